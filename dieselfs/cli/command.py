@@ -11,18 +11,18 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import click
 
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.values.durations import Duration
-from dieselfs.cli.values.sizes import parse_size
+from dieselfs.cli.values.sizes import Size as Size
 from dieselfs.dataset.path_filter import PathFilter, Rule
 from dieselfs.errors import UsageError
 
 _RULES: Final = "dieselfs.cli.rules"
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorator: TypeAlias = Callable[[Any], Any]
 
 
 class ReaderGone(Exception):
@@ -133,9 +133,9 @@ class DlcmdCommand(click.Command):
 
 
 def command(
-    *, examples: Sequence[str], name: str | None = None
+    *, examples: Sequence[str], name: str | None = None, group: click.Group | None = None
 ) -> Callable[[Callable[..., Any]], DlcmdCommand]:
-    """Declare a function `f(context, …)` as a command.
+    """Declare a function `f(context, …)` as a command, of `group` if there is one.
 
     The function returns the exit code; None means 0.
     """
@@ -159,6 +159,8 @@ def command(
             update_wrapper(invoke, function)
         )
         assert isinstance(command, DlcmdCommand)
+        if group is not None:
+            group.add_command(command)
         return command
 
     return declare
@@ -173,50 +175,58 @@ def _path_filter(rules: Sequence[Rule]) -> PathFilter:
         ) from error
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A click type: a size in bytes, written as 64MiB."""
+def option_group(*options: Decorator) -> Decorator:
+    """Return several options as one decorator; `--help` shows them in this order."""
 
-    name = "size"
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
 
-    def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        return value if isinstance(value, int) else parse_size(str(value))
+    return decorate
 
 
-def filter_options(function: Decorated) -> Decorated:
-    """Add `--exclude` and `--include`; the command gets one `filters: PathFilter`."""
-    function = click.option(
-        "--include", multiple=True, metavar="PATTERN", help="Take paths that match (see --exclude)."
-    )(function)
-    return click.option(
+filter_options: Final = option_group(
+    click.option(
         "--exclude",
         multiple=True,
         metavar="PATTERN",
         help="Leave out paths that match; the first rule that matches decides.",
-    )(function)
+    ),
+    click.option(
+        "--include", multiple=True, metavar="PATTERN", help="Take paths that match (see --exclude)."
+    ),
+)
+"""`--exclude` and `--include`; the command gets one `filters: PathFilter`."""
 
-
-def human_option(function: Decorated) -> Decorated:
-    """Add `-H/--human` and `--bytes`; the command gets `human: bool | None`.
-
-    None means units on a terminal and bytes elsewhere.
-    """
-    function = click.option(
-        "--bytes", "human", flag_value=False, type=bool, default=None, hidden=True
-    )(function)
-    return click.option(
+_in_units: Final[dict[str, Any]] = {"type": bool, "default": None}
+human_option: Final = option_group(
+    click.option(
         "-H",
         "--human",
         "human",
         flag_value=True,
-        type=bool,
-        default=None,
         help="Print sizes with units (default on a terminal).",
-    )(function)
+        **_in_units,
+    ),
+    click.option("--bytes", "human", flag_value=False, hidden=True, **_in_units),
+)
+"""`-H/--human` and `--bytes`; the command gets `human: bool | None`.
+
+None means units on a terminal and bytes elsewhere.
+"""
+
+dry_run_option: Final = option_group(
+    click.option("-n", "--dry-run", "dry_run", is_flag=True, help="Only print what would be done."),
+    click.option("--dryrun", "--dry", "dry_run", is_flag=True, hidden=True),
+)
+"""`-n/--dry-run`; the command gets `dry_run: bool`."""
+
+yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+"""`-y/--yes`; the command gets `yes: bool`."""
 
 
-def recursive_option(help_text: str | None = None) -> Callable[[Decorated], Decorated]:
+def recursive_option(help_text: str | None = None) -> Decorator:
     """Return the option `-r/--recursive`.
 
     It is hidden and has no effect where recursion is the default.
@@ -226,15 +236,7 @@ def recursive_option(help_text: str | None = None) -> Callable[[Decorated], Deco
     )
 
 
-def dry_run_option(function: Decorated) -> Decorated:
-    """Add `-n/--dry-run`; the command gets `dry_run: bool`."""
-    function = click.option("--dryrun", "--dry", "dry_run", is_flag=True, hidden=True)(function)
-    return click.option(
-        "-n", "--dry-run", "dry_run", is_flag=True, help="Only print what would be done."
-    )(function)
-
-
-def jobs_option(default: int | None = None) -> Callable[[Decorated], Decorated]:
+def jobs_option(default: int | None = None) -> Decorator:
     """Return the option `-j/--jobs`; the command gets `jobs`, and None means its own default."""
     return click.option(
         "-j",
@@ -246,7 +248,7 @@ def jobs_option(default: int | None = None) -> Callable[[Decorated], Decorated]:
     )
 
 
-def former_option(option: str, parameter: str, **like: Any) -> Callable[[Decorated], Decorated]:
+def former_option(option: str, parameter: str, **like: Any) -> Decorator:
     """Return the former spelling of the option for `parameter`.
 
     It is accepted for one release, but hidden. Place it below the option itself, and give it the
@@ -255,7 +257,7 @@ def former_option(option: str, parameter: str, **like: Any) -> Callable[[Decorat
     return click.option(option, parameter, hidden=True, **like)
 
 
-def grace_option(help_text: str) -> Callable[[Decorated], Decorated]:
+def grace_option(help_text: str) -> Decorator:
     """Return the option `--grace`; the command gets `grace: float`, in seconds."""
     return click.option(
         "--grace",
@@ -265,8 +267,3 @@ def grace_option(help_text: str) -> Callable[[Decorated], Decorated]:
         metavar="TIME",
         help=help_text,
     )
-
-
-def yes_option(function: Decorated) -> Decorated:
-    """Add `-y/--yes`; the command gets `yes: bool`."""
-    return click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")(function)

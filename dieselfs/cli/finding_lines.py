@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.rendering.output import counted, picked
 
 if TYPE_CHECKING:
     from dieselfs.checking.findings import Finding, Verdict
@@ -16,14 +16,23 @@ _FILES_SHOWN: Final = 10
 _SNAPSHOTS_SHOWN: Final = 5
 
 
+VERDICTS: Final = {
+    ExitCode.OK: "clean",
+    ExitCode.REPAIRED: "repaired",
+    ExitCode.FOUND: "repairable",
+    ExitCode.INTEGRITY: "damaged",
+}
+"""The verdict that each exit code stands for, from the best to the worst."""
+
+
 def exit_code(verdict: Verdict) -> ExitCode:
     """Return the exit code of a verdict: each of the four has its own."""
-    return {
-        "clean": ExitCode.OK,
-        "repairable": ExitCode.FOUND,
-        "repaired": ExitCode.REPAIRED,
-        "damaged": ExitCode.INTEGRITY,
-    }[verdict.value]
+    return next(code for code, name in VERDICTS.items() if name == verdict.value)
+
+
+def files_hit(findings: Sequence[Finding]) -> int:
+    """Return how many files of the present state the findings hit."""
+    return len({path for finding in findings for path in finding.files})
 
 
 def print_findings(
@@ -62,10 +71,7 @@ def _print(context: CommandContext, finding: Finding, all_files: bool) -> None:
 def _record(finding: Finding) -> dict[str, Any]:
     return {
         "finding": finding.kind.value,
-        "object": finding.object,
-        "what": finding.what,
-        "advice": finding.advice,
-        "damaged": finding.damaged,
+        **picked(finding, "object what advice damaged"),
         "repair": finding.repair.value if finding.repair else None,
         "files": [_text(path) for path in finding.files],
         "snapshots": [{"id": hit.snapshot_id, "files": hit.files} for hit in finding.snapshots],

@@ -71,6 +71,11 @@ class Dataset:
         return self.namespace.catch_up(self.log, self.reader)
 
 
+def stored_names(store: ObjectStore) -> list[str]:
+    """Return the names of the store's datasets. This lists the whole store."""
+    return sorted({info.key.split("/")[1] for info in store.list("datasets/")})
+
+
 def open_dataset(
     store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False
 ) -> Dataset:

@@ -5,28 +5,16 @@ Each group is one decorator. Its options are in the order in which `--help` show
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import click
 
-from dieselfs.cli.command import Size, former_option
-
-Decorator: TypeAlias = Callable[[Any], Any]
-
-
-def _group(*options: Decorator) -> Decorator:
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+from dieselfs.cli.command import Decorator, Size, former_option, option_group
 
 
 def ssd_options(folder_help: str) -> Decorator:
     """Return the options of the SSD tier: `dieselfs.cache.ssd.options.SsdOptions`."""
-    return _group(
+    return option_group(
         click.option("--ssd", metavar="FOLDER", help=folder_help),
         click.option(
             "--ssd-size",
@@ -64,7 +52,7 @@ ssd_warmup_option: Final = click.option(
 """The warm-up option of commands that read one dataset."""
 
 
-cache_cluster_options: Final = _group(
+cache_cluster_options: Final = option_group(
     click.option(
         "--cache-cluster",
         metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
@@ -85,7 +73,7 @@ cache_cluster_options: Final = _group(
 """The options of a cache cluster: `dieselfs.cache.cluster.settings.CacheClusterOptions`."""
 
 
-peer_options: Final = _group(
+peer_options: Final = option_group(
     click.option(
         "--peers",
         metavar="redis|torch|HOST:PORT,…",

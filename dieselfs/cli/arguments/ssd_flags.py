@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from dieselfs.cache.ssd.options import SsdOptions, typed_folder
-from dieselfs.cli.command import Decorated, Size
+from dieselfs.cli.command import Size, option_group
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.errors import UsageError
 
@@ -16,20 +16,18 @@ if TYPE_CHECKING:
     from dieselfs.cache.ssd.settings import SsdSettings
 
 
-def ssd_flags(function: Decorated) -> Decorated:
-    """Add `--ssd` and `--ssd-size`.
-
-    The command gets `ssd: str | None` and `ssd_size: int | None`.
-    """
-    function = click.option(
+ssd_flags: Final = option_group(
+    click.option(
+        "--ssd", metavar="FOLDER", help="Folder of the SSD tier (default: as configured)."
+    ),
+    click.option(
         "--ssd-size",
         type=Size(),
         metavar="SIZE",
         help="Budget of the SSD tier from now on (default: as configured, or as before).",
-    )(function)
-    return click.option(
-        "--ssd", metavar="FOLDER", help="Folder of the SSD tier (default: as configured)."
-    )(function)
+    ),
+)
+"""`--ssd` and `--ssd-size`; the command gets `ssd: str | None` and `ssd_size: int | None`."""
 
 
 def chosen_ssd(

@@ -13,15 +13,13 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.rendering.entries import iso_time, local_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.rendering.output import Output, picked
 from dieselfs.cli.values.durations import human_duration, parse_duration
 from dieselfs.cli.values.sizes import human_size, parse_size
 from dieselfs.dataset.address import parse_dataset
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from chunkstore.ssd.eviction import DatasetLimits
     from dieselfs.cache.ssd.settings import SsdSettings
     from dieselfs.cache.ssd.usage import DatasetUsage, TierUsage
@@ -39,7 +37,7 @@ def cache() -> None:
 
 
 @command(
-    name="ls", examples=["dlcmd cache ls", "dlcmd cache ls --json", "dlcmd cache ls --ssd /ssd"]
+    group=cache, examples=["dlcmd cache ls", "dlcmd cache ls --json", "dlcmd cache ls --ssd /ssd"]
 )
 @ssd_flags
 @human_option
@@ -56,38 +54,30 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
 
     settings = chosen_ssd(context, ssd, ssd_size, keep_size=True)
     usage = TierAccess(settings).usage()
-    pinned = pinned_mounts(settings.folder)
+
     output = context.output
-    if output.json:
-        for of in usage.datasets:
-            output.record(_record(of, usage))
-        for mount in pinned:
-            output.record({"pinned_mount": asdict(mount)})
-        output.record(
-            {
-                "folder": str(settings.folder),
-                "budget_bytes": usage.budget_bytes,
-                "used_bytes": usage.used_bytes,
-                "region_bytes": usage.region_bytes,
-                "in_service": True,
-            }
-        )
-        return
-    output.table(_HEADINGS, [_row(of, usage, output, human) for of in usage.datasets])
-    for mount in pinned:
+    output.listing(
+        _HEADINGS,
+        [_row(of, usage, output, human) for of in usage.datasets],
+        [_record(of, usage) for of in usage.datasets],
+    )
+    for mount in pinned_mounts(settings.folder):
         state = "" if mount.is_complete else ", not complete: run `dlcmd warmup --pin-mount` again"
-        output.line(
+        output.result(
+            {"pinned_mount": asdict(mount)},
             f"pinned mount: {mount.dataset}@{mount.snapshot}, "
-            f"{output.size(mount.bytes, human)}{state}"
+            f"{output.size(mount.bytes, human)}{state}",
         )
-    output.line(
+    sizes = picked(usage, "budget_bytes used_bytes region_bytes")
+    output.result(
+        {"folder": str(settings.folder), **sizes, "in_service": True},
         f"{settings.folder}: {output.size(usage.used_bytes, human)} of "
-        f"{output.size(usage.budget_bytes, human)} used, in service"
+        f"{output.size(usage.budget_bytes, human)} used, in service",
     )
 
 
 @command(
-    name="quota",
+    group=cache,
     examples=["dlcmd cache quota imagenet 200GiB", "dlcmd cache quota imagenet none"],
 )
 @click.argument("dataset")
@@ -101,15 +91,10 @@ def quota(
     The bytes above the limit are evicted within seconds.
     """
     quota_bytes = None if size == _NONE else parse_size(size)
-    _change(
-        context,
-        dataset,
-        chosen_ssd(context, ssd, ssd_size, keep_size=True),
-        lambda limits: replace(limits, quota_bytes=quota_bytes),
-    )
+    _change(context, dataset, ssd, ssd_size, quota_bytes=quota_bytes)
 
 
-@command(name="ttl", examples=["dlcmd cache ttl imagenet 7d", "dlcmd cache ttl imagenet none"])
+@command(group=cache, examples=["dlcmd cache ttl imagenet 7d", "dlcmd cache ttl imagenet none"])
 @click.argument("dataset")
 @click.argument("duration", metavar="TIME|none")
 @ssd_flags
@@ -124,41 +109,26 @@ def ttl(
     ttl_s = None if duration == _NONE else parse_duration(duration)
     if ttl_s == 0:
         raise UsageError("a TTL of 0 would evict everything", "evict it: dlcmd cache evict")
-    _change(
-        context,
-        dataset,
-        chosen_ssd(context, ssd, ssd_size, keep_size=True),
-        lambda limits: replace(limits, ttl_s=ttl_s),
-    )
+    _change(context, dataset, ssd, ssd_size, ttl_s=ttl_s)
 
 
-@command(name="pin", examples=["dlcmd cache pin imagenet"])
+@command(group=cache, examples=["dlcmd cache pin imagenet"])
 @click.argument("dataset")
 @ssd_flags
 def pin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
     """Keep what is cached of a dataset, whatever else is read."""
-    _change(
-        context,
-        dataset,
-        chosen_ssd(context, ssd, ssd_size, keep_size=True),
-        lambda limits: replace(limits, pinned=True),
-    )
+    _change(context, dataset, ssd, ssd_size, pinned=True)
 
 
-@command(name="unpin", examples=["dlcmd cache unpin imagenet"])
+@command(group=cache, examples=["dlcmd cache unpin imagenet"])
 @click.argument("dataset")
 @ssd_flags
 def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
     """Allow the eviction of a pinned dataset again."""
-    _change(
-        context,
-        dataset,
-        chosen_ssd(context, ssd, ssd_size, keep_size=True),
-        lambda limits: replace(limits, pinned=False),
-    )
+    _change(context, dataset, ssd, ssd_size, pinned=False)
 
 
-@command(name="evict", examples=["dlcmd cache evict imagenet"])
+@command(group=cache, examples=["dlcmd cache evict imagenet"])
 @click.argument("dataset")
 @ssd_flags
 def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
@@ -169,10 +139,6 @@ def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int 
     return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, keep_size=True), dataset)
 
 
-for _command in (ls, quota, ttl, pin, unpin, evict):
-    cache.add_command(_command)
-
-
 def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) -> int:
     """Evict a dataset and its pinned mounts from the SSD, and print how many bytes that freed."""
     from dieselfs.cache.ssd.blob import remove_blobs
@@ -180,30 +146,27 @@ def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) 
 
     name = parse_dataset(dataset)
     freed = TierAccess(settings).evict(name, context.store()) + remove_blobs(settings.folder, name)
-    if context.output.json:
-        context.output.record({"dataset": name, "freed_bytes": freed})
-    else:
-        context.output.note(f"{name}: evicted, {human_size(freed)} of the SSD freed")
+    context.output.done(
+        {"dataset": name, "freed_bytes": freed},
+        f"{name}: evicted, {human_size(freed)} of the SSD freed",
+    )
     return ExitCode.OK
 
 
 def _change(
-    context: CommandContext,
-    dataset: str,
-    settings: SsdSettings,
-    changed: Callable[[DatasetLimits], DatasetLimits],
+    context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None, **changed: Any
 ) -> None:
     from dieselfs.cache.ssd.usage import TierAccess
 
-    name = parse_dataset(dataset)
-    limits = TierAccess(settings).change(name, context.store(), changed)
-    if context.output.json:
-        context.output.record({"dataset": name, **_limits_record(limits)})
-    else:
-        context.output.note(
-            f"{name}: quota {_size(limits, human=True)}, ttl {_ttl(limits)}, "
-            f"{'pinned' if limits.pinned else 'not pinned'}"
-        )
+    name, settings = parse_dataset(dataset), chosen_ssd(context, ssd, ssd_size, keep_size=True)
+    limits = TierAccess(settings).change(
+        name, context.store(), lambda limits: replace(limits, **changed)
+    )
+    context.output.done(
+        {"dataset": name, **asdict(limits)},
+        f"{name}: quota {_size(limits, human=True)}, ttl {_ttl(limits)}, "
+        f"{'pinned' if limits.pinned else 'not pinned'}",
+    )
 
 
 def _record(of: DatasetUsage, usage: TierUsage) -> dict[str, Any]:
@@ -213,20 +176,10 @@ def _record(of: DatasetUsage, usage: TierUsage) -> dict[str, Any]:
         "dataset_id": of.id.hex(),
         "bytes": of.bytes,
         "share": round(of.bytes / usage.budget_bytes, 4),
-        "hits": of.hits,
-        "hit_bytes": of.hit_bytes,
-        "misses": of.misses,
+        **picked(of, "hits hit_bytes misses"),
         "hit_rate": None if of.hit_rate is None else round(of.hit_rate, 4),
         "last_used": last_used,
-        **_limits_record(of.limits),
-    }
-
-
-def _limits_record(limits: DatasetLimits) -> dict[str, Any]:
-    return {
-        "quota_bytes": limits.quota_bytes,
-        "ttl_s": limits.ttl_s,
-        "pinned": limits.pinned,
+        **asdict(of.limits),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -10,7 +9,7 @@ import click
 from dieselfs.cli.command import command, former_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.rendering.output import Output, picked
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,15 +55,11 @@ def cluster(
         )
     nodes = cluster_nodes(settings)
     output = context.output
-    if output.json:
-        for node in nodes:
-            output.record(_record(node))
-    else:
-        output.table(_HEADINGS, [_row(node, output) for node in nodes])
-        if not nodes:
-            output.note(
-                f"cache cluster {settings.name} has no nodes: is that its name, and do they run?"
-            )
+    output.listing(_HEADINGS, [_row(node, output) for node in nodes], map(_record, nodes))
+    if not nodes and not output.json:
+        output.note(
+            f"cache cluster {settings.name} has no nodes: is that its name, and do they run?"
+        )
     answer = nodes and all(node.status for node in nodes)
     return ExitCode.OK if answer else ExitCode.PARTIAL
 
@@ -79,16 +74,15 @@ def _record(node: CacheNodeReport) -> dict[str, Any]:
     }
     if node.status is None:
         return {**record, "trouble": node.trouble}
-    status = asdict(node.status)
+    status = node.status
     return {
         **record,
-        "ssd_in_service": bool(status["budget_bytes"]),
-        "ssd_bytes": status["budget_bytes"],
-        "ssd_used_bytes": status["cached_bytes"],
-        "served_bytes": status["served_bytes"],
-        "served_requests": status["served_requests"],
-        "from_ssd_bytes": status["from_peers_bytes"],
-        "from_store_bytes": status["from_store_bytes"],
+        "ssd_in_service": bool(status.budget_bytes),
+        "ssd_bytes": status.budget_bytes,
+        "ssd_used_bytes": status.cached_bytes,
+        **picked(status, "served_bytes served_requests"),
+        "from_ssd_bytes": status.from_peers_bytes,
+        "from_store_bytes": status.from_store_bytes,
     }
 
 

@@ -11,7 +11,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time
-from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.cli.rendering.output import Output, counted, picked
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def dataset() -> None:
     """List, describe and remove datasets."""
 
 
-@command(name="ls", examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
+@command(group=dataset, examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
 @human_option
 def ls(context: CommandContext, human: bool | None) -> None:
     """List the datasets of the index."""
@@ -35,7 +35,7 @@ def ls(context: CommandContext, human: bool | None) -> None:
 
 
 @command(
-    name="info", examples=["dlcmd dataset info imagenet", "dlcmd dataset info imagenet --json"]
+    group=dataset, examples=["dlcmd dataset info imagenet", "dlcmd dataset info imagenet --json"]
 )
 @click.argument("name")
 @human_option
@@ -63,7 +63,7 @@ def _print_fields(output: Output, record: dict[str, Any], human: bool | None) ->
 
 
 @command(
-    name="rm", examples=["dlcmd dataset rm old-imagenet", "dlcmd dataset rm old-imagenet --yes"]
+    group=dataset, examples=["dlcmd dataset rm old-imagenet", "dlcmd dataset rm old-imagenet --yes"]
 )
 @click.argument("name")
 @yes_option
@@ -75,15 +75,7 @@ def rm(context: CommandContext, name: str, yes: bool) -> None:
     with context.places() as (store, index):
         confirm(f"remove dataset {name}{_extent(store, index, name)} for good", yes=yes)
         remove_dataset(store, index, name)
-    if context.output.json:
-        context.output.record({"dataset": name, "removed": True})
-    else:
-        context.output.note(f"removed dataset {name}")
-
-
-dataset.add_command(ls)
-dataset.add_command(info)
-dataset.add_command(rm)
+    context.output.done({"dataset": name, "removed": True}, f"removed dataset {name}")
 
 
 def print_datasets(context: CommandContext, human: bool | None = None) -> None:
@@ -100,33 +92,27 @@ def print_datasets(context: CommandContext, human: bool | None = None) -> None:
                     f"{name} is in the store, but not in the index yet: `dlcmd dataset info "
                     f"{name}` adds it"
                 )
-    if output.json:
-        for record in records:
-            output.record(record)
-        return
     rows = [
         [
             r["name"],
             f"{r['files']}",
             output.size(r["bytes"], human),
-            f"{r['chunks']}",
-            f"{r['generation']}",
-            r["updated"],
+            *(f"{r['chunks']}", f"{r['generation']}", r["updated"]),
         ]
         for r in records
     ]
-    output.table(["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows)
+    output.listing(["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows, records)
 
 
 def _stored_names(store: ObjectStore) -> list[str]:
     """Return the names of the store's datasets; none if it does not answer or does not exist."""
     from chunkstore.errors import ChunkStoreError
+    from dieselfs.dataset.dataset import stored_names
 
     try:
-        keys = [info.key for info in store.list("datasets/")]
+        return stored_names(store)
     except ChunkStoreError:
         return []
-    return sorted({key.split("/")[1] for key in keys})
 
 
 def _applied(index: KeyValueStore, ref: DatasetRef) -> DatasetState:
@@ -142,11 +128,7 @@ def _totals(ref: DatasetRef, state: DatasetState) -> dict[str, Any]:
     return {
         "name": ref.name,
         "id": print_id(ref.id),
-        "generation": state.generation,
-        "files": state.files,
-        "bytes": state.bytes,
-        "directories": state.directories,
-        "chunks": state.chunks,
+        **picked(state, "generation files bytes directories chunks"),
         "updated": iso_time(state.updated_ns),
     }
 

@@ -10,7 +10,6 @@ import click
 from dieselfs.cli.command import command, filter_options, human_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.commands.ls import listed
-from dieselfs.cli.rendering.output import Output
 from dieselfs.dataset.address import parse_address
 from dieselfs.dataset.path_filter import PathFilter
 
@@ -47,8 +46,13 @@ def du(
             entry for entry in listed(client, place, recursive=True) if filters.takes(entry.path)
         )
         sums = add_up(entries, place.path, depth)
+    output = context.output
     for path in sorted(sums, key=_children_first):
-        _print(context.output, path, *sums[path], human)
+        size_bytes, files = sums[path]
+        output.result(
+            {"path": path, "bytes": size_bytes, "files": files},
+            f"{output.size(size_bytes, human):>12}  {output.name(path or '.')}",
+        )
 
 
 def add_up(entries: Iterable[FileStat], top: str, depth: int | None) -> dict[str, tuple[int, int]]:
@@ -80,10 +84,3 @@ def _holders(directory: str, top: str, depth: int | None) -> Iterator[str]:
 def _children_first(path: str) -> list[str]:
     """Return a key that sorts as du does: by name, a directory after its contents."""
     return [*(path.split("/") if path else []), chr(0x10FFFF)]
-
-
-def _print(output: Output, path: str, size_bytes: int, files: int, human: bool | None) -> None:
-    if output.json:
-        output.record({"path": path, "bytes": size_bytes, "files": files})
-    else:
-        output.line(f"{output.size(size_bytes, human):>12}  {output.name(path or '.')}")

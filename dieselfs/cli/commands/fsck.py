@@ -9,10 +9,10 @@ import click
 from dieselfs.cli.command import command, dry_run_option, yes_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.commands.scrub import print_scrub, run_scrub
-from dieselfs.cli.finding_lines import exit_code, print_findings
+from dieselfs.cli.finding_lines import VERDICTS, exit_code, files_hit, print_findings
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.rendering.output import counted, picked
 from dieselfs.dataset.address import parse_dataset
 
 if TYPE_CHECKING:
@@ -73,11 +73,8 @@ def fsck(
         if scrub:
             scrubbed = run_scrub(context, store, index, name)
             print_scrub(context, scrubbed, all_files=files)
-            code = max(code, exit_code(scrubbed.verdict), key=_SEVERITY.index)
+            code = max(code, exit_code(scrubbed.verdict), key=list(VERDICTS).index)
     return code
-
-
-_SEVERITY = (ExitCode.OK, ExitCode.REPAIRED, ExitCode.FOUND, ExitCode.INTEGRITY)
 
 
 def _repair(
@@ -110,43 +107,26 @@ def _say(context: CommandContext, when: str, todo: list[tuple[str, str]]) -> Non
     """Print each repair once, even if several findings ask for it."""
     output = context.output
     for action, target in dict.fromkeys(todo):
-        if output.json:
-            output.record({when: action, "object": target})
-        else:
-            output.line(output.name(f"{when}: {action} ({target})"))
+        line = output.name(f"{when}: {action} ({target})")
+        output.result({when: action, "object": target}, line)
 
 
 def _print_summary(context: CommandContext, report: FsckReport, code: ExitCode) -> None:
-    output = context.output
-    verdict = {
-        ExitCode.OK: "clean",
-        ExitCode.REPAIRED: "repaired",
-        ExitCode.FOUND: "repairable",
-        ExitCode.INTEGRITY: "damaged",
-    }[code]
-    files = sorted({path for finding in report.findings for path in finding.files})
-    if output.json:
-        output.record(
-            {
-                "dataset": report.dataset.name,
-                "verdict": verdict,
-                "generation": report.generation,
-                "chunks": report.chunks,
-                "uncommitted_chunks": report.uncommitted_chunks,
-                "snapshots": report.snapshots,
-                "local_snapshots": report.local_snapshots,
-                "findings": len(report.findings),
-                "files_hit": len(files),
-            }
-        )
-        return
-    looked_at = (
-        f"generation {report.generation}, {counted(report.chunks, 'chunk')}, "
-        f"{counted(report.snapshots, 'published snapshot')}, {report.local_snapshots:,} here"
+    output, name, verdict = context.output, report.dataset.name, VERDICTS[code]
+    counts = picked(report, "generation chunks uncommitted_chunks snapshots local_snapshots")
+    output.result(
+        {
+            "dataset": name,
+            "verdict": verdict,
+            **counts,
+            "findings": len(report.findings),
+            "files_hit": files_hit(report.findings),
+        },
+        f"{name}: {verdict} (generation {report.generation}, {counted(report.chunks, 'chunk')}, "
+        f"{counted(report.snapshots, 'published snapshot')}, {report.local_snapshots:,} here)",
     )
-    output.line(f"{report.dataset.name}: {verdict} ({looked_at})")
-    if report.uncommitted_chunks:
-        whose = f"being written, or garbage; see `dlcmd gc {report.dataset.name}`"
+    if report.uncommitted_chunks and not output.json:
+        whose = f"being written, or garbage; see `dlcmd gc {name}`"
         if report.commits_lost:
             whose = "perhaps named by the lost commits; delete none of them"
         output.note(f"{counted(report.uncommitted_chunks, 'chunk')} without a commit: {whose}")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +23,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.extraction import Copy, Extraction
 from dieselfs.cli.local_folder import LocalFolder
 from dieselfs.cli.rendering.exit_codes import ExitCode, explain
-from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.rendering.output import counted, picked
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_address
 from dieselfs.dataset.path_filter import PathFilter
@@ -143,17 +143,11 @@ def _print_plan(
     output = context.output
     for copy in plan.copies(client):
         target = os.path.join(plan.folder, copy.target)
-        if output.json:
-            output.record(
-                {
-                    "action": "get",
-                    "path": copy.entry.path,
-                    "target": target,
-                    "size": copy.entry.size,
-                }
-            )
-        else:
-            output.line(f"{output.name(str(address.at(copy.entry.path)))} -> {output.name(target)}")
+        path, size = copy.entry.path, copy.entry.size
+        output.result(
+            {"action": "get", "path": path, "target": target, "size": size},
+            f"{output.name(str(address.at(path)))} -> {output.name(target)}",
+        )
     return ExitCode.OK
 
 
@@ -174,12 +168,8 @@ def _extract(
             jobs=jobs,
             ignore_times=ignore_times,
         )
-        if (
-            plan.entry.kind == "directory"
-            and not address.path
-            and not address.snapshot
-            and not plan.filters
-        ):
+        is_whole = plan.entry.kind == "directory" and not address.path and not address.snapshot
+        if is_whole and not plan.filters:
             state = client.dataset.namespace.state()
             progress.expect(state.files, state.bytes)
         extraction.run(plan.copies(client))
@@ -208,19 +198,11 @@ def _report(context: CommandContext, entry: FileStat, error: Exception) -> None:
 
 
 def _print_summary(context: CommandContext, plan: Plan, done: Extraction) -> None:
-    summary: dict[str, Any] = {
-        "files": done.files,
-        "bytes": done.bytes,
-        "skipped": done.skipped,
-        "failed": done.failed,
-        "folder": str(plan.folder),
-    }
-    if context.output.json:
-        context.output.record(summary)
-        return
-    others = "".join(f", {summary[key]:,} {key}" for key in ("skipped", "failed") if summary[key])
-    context.output.note(
-        f"got {counted(done.files, 'file')}, {human_size(done.bytes)}{others}, in {plan.folder}"
+    counts = picked(done, "files bytes skipped failed")
+    others = "".join(f", {counts[key]:,} {key}" for key in ("skipped", "failed") if counts[key])
+    context.output.done(
+        {**counts, "folder": str(plan.folder)},
+        f"got {counted(done.files, 'file')}, {human_size(done.bytes)}{others}, in {plan.folder}",
     )
 
 

@@ -13,7 +13,7 @@ from chunkstore.chunk_id import ChunkId
 from dieselfs.cli.command import command, filter_options, human_option, recursive_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.entries import entry_record, local_time, permissions
-from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.cli.rendering.output import Output, counted, picked
 from dieselfs.dataset.address import DatasetAddress, parse_address
 from dieselfs.dataset.path_filter import PathFilter
 from dieselfs.errors import DirectoryNotFound, UsageError
@@ -178,7 +178,7 @@ def _details(output: Output, entry: FileStat, human: bool | None) -> str:
 class _Counts:
     files: int = 0
     directories: int = 0
-    bytes: int = field(default=0)
+    bytes: int = 0
     on_ssd: dict[Share, int] = field(default_factory=lambda: {"all": 0, "part": 0, "none": 0})
     in_memory: int = 0
 
@@ -200,21 +200,13 @@ def _print_counts(
     counts = _Counts()
     for entry in entries:
         counts.add(entry, cached)
-    if output.json:
-        near = {"ssd": counts.on_ssd, "memory": counts.in_memory} if cached else {}
-        output.record(
-            {
-                "files": counts.files,
-                "directories": counts.directories,
-                "bytes": counts.bytes,
-                **near,
-            }
-        )
-        return
-    output.line(
+    record = picked(counts, "files directories bytes")
+    lines = [
         f"{counted(counts.files, 'file')}, {counted(counts.directories, 'directory')}, "
         f"{output.size(counts.bytes, human)}"
-    )
+    ]
     if cached is not None:
+        record |= {"ssd": counts.on_ssd, "memory": counts.in_memory}
         shares = ", ".join(f"{number:,} {share}" for share, number in counts.on_ssd.items())
-        output.line(f"on the SSD: {shares}; in memory: {counts.in_memory:,}")
+        lines.append(f"on the SSD: {shares}; in memory: {counts.in_memory:,}")
+    output.result(record, *lines)

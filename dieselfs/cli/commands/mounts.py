@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.output import picked
 
 if TYPE_CHECKING:
     from dieselfs.fuse.mounts.mount_table import MountInfo
@@ -21,22 +22,15 @@ def mounts(context: CommandContext) -> None:
     from dieselfs.fuse.mounts.mount_table import mounts as mounted
 
     found = mounted()
-    if context.output.json:
-        for info in found:
-            context.output.record(_record(info))
-        return
     rows = [
         [
-            os.fspath(info.mountpoint),
-            _shown(info),
-            str(info.state),
-            _front(info),
-            info.mounted or "-",
-            str(info.pid or "-"),
+            *(os.fspath(info.mountpoint), _shown(info), str(info.state), _front(info)),
+            *(info.mounted or "-", str(info.pid or "-")),
         ]
         for info in found
     ]
-    context.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "FRONT", "SINCE", "PID"], rows)
+    headings = ["MOUNTPOINT", "SNAPSHOT", "STATE", "FRONT", "SINCE", "PID"]
+    context.output.listing(headings, rows, map(_record, found))
 
 
 def _shown(info: MountInfo) -> str:
@@ -61,9 +55,5 @@ def _record(info: MountInfo) -> dict[str, object]:
         "source": info.source,
         "state": str(info.state),
         "front": _front(info),
-        "dataset": info.dataset,
-        "generation": info.generation,
-        "snapshot": info.snapshot,
-        "mounted": info.mounted,
-        "pid": info.pid,
+        **picked(info, "dataset generation snapshot mounted pid"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,9 +10,9 @@ import click
 from dieselfs.cli.command import Size, command, dry_run_option, grace_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.cli.rendering.output import Output, counted, picked
 from dieselfs.cli.values.durations import human_duration
-from dieselfs.cli.values.percentages import Share
+from dieselfs.cli.values.percentages import ShareOrNone
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.argument("dataset")
 @click.option(
     "--leave",
-    type=Share(or_none=True),
+    type=ShareOrNone(),
     default="1%",
     show_default=True,
     metavar="SHARE",
@@ -102,49 +103,38 @@ def purge(
 
 
 def _print_plan(output: Output, name: str, plan: PurgePlan) -> int:
+    for planned in plan.retired:
+        live, holes = planned.live_bytes, planned.hole_bytes
+        action = "rewrite" if live else "retire"
+        output.result(
+            {"action": action, "chunk": str(planned.id), "live_bytes": live, "hole_bytes": holes},
+            f"would rewrite chunk {planned.id}: {human_size(live)} live, {human_size(holes)} of "
+            "holes",
+        )
+    for chunk in plan.deletable:
+        output.result(
+            {"action": "delete", "chunk": str(chunk.ref.id), "bytes": chunk.size_bytes},
+            f"would delete chunk {chunk.ref.id}: {human_size(chunk.size_bytes)}",
+        )
+    moved = sum(chunk.live_bytes for chunk in plan.retired)
     freed = sum(chunk.hole_bytes for chunk in plan.retired)
     deleted = sum(chunk.size_bytes for chunk in plan.deletable)
-    if output.json:
-        for planned in plan.retired:
-            output.record(
-                {
-                    "action": "rewrite" if planned.live_bytes else "retire",
-                    "chunk": str(planned.id),
-                    "live_bytes": planned.live_bytes,
-                    "hole_bytes": planned.hole_bytes,
-                }
-            )
-        for chunk in plan.deletable:
-            output.record(
-                {"action": "delete", "chunk": str(chunk.ref.id), "bytes": chunk.size_bytes}
-            )
-        output.record(
-            {
-                "dataset": name,
-                "bytes": plan.dataset_bytes,
-                "live_bytes": plan.live_bytes,
-                "rewrite": len(plan.retired),
-                "move_bytes": sum(chunk.live_bytes for chunk in plan.retired),
-                "free_bytes": freed,
-                "delete": len(plan.deletable),
-                "delete_bytes": deleted,
-                "waiting": _summary(plan.waiting),
-            }
-        )
-    else:
-        for planned in plan.retired:
-            output.line(
-                f"would rewrite chunk {planned.id}: {human_size(planned.live_bytes)} live,"
-                f" {human_size(planned.hole_bytes)} of holes"
-            )
-        for chunk in plan.deletable:
-            output.line(f"would delete chunk {chunk.ref.id}: {human_size(chunk.size_bytes)}")
-        moved = human_size(sum(chunk.live_bytes for chunk in plan.retired))
-        output.note(
-            f"{name}: would move {moved} out of {counted(len(plan.retired), 'chunk')} to free "
-            f"{human_size(freed)},"
-            f" and delete {counted(len(plan.deletable), 'old chunk')} ({human_size(deleted)})"
-        )
+    output.done(
+        {
+            "dataset": name,
+            "bytes": plan.dataset_bytes,
+            "live_bytes": plan.live_bytes,
+            "rewrite": len(plan.retired),
+            "move_bytes": moved,
+            "free_bytes": freed,
+            "delete": len(plan.deletable),
+            "delete_bytes": deleted,
+            "waiting": _summary(plan.waiting),
+        },
+        f"{name}: would move {human_size(moved)} out of {counted(len(plan.retired), 'chunk')} to "
+        f"free {human_size(freed)}, and delete {counted(len(plan.deletable), 'old chunk')} "
+        f"({human_size(deleted)})",
+    )
     return ExitCode.OK
 
 
@@ -169,13 +159,9 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
             ),
         }
     )
-    for chunks, why in (
-        (
-            pinned,
-            "a published snapshot, a tag or a mount needs them (see `dlcmd snapshot ls`, `prune`)",
-        ),
-        (young, f"the grace period of {human_duration(grace_s)} is not over"),
-    ):
+    needed = "a published snapshot, a tag or a mount needs them (see `dlcmd snapshot ls`, `prune`)"
+    not_over = f"the grace period of {human_duration(grace_s)} is not over"
+    for chunks, why in ((pinned, needed), (young, not_over)):
         if chunks:
             size = human_size(sum(chunk.size_bytes for chunk in chunks))
             output.line(f"waiting: {counted(len(chunks), 'old chunk')}, {size}: {why}")
@@ -190,21 +176,12 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
 
 
 def _record(
-    name: str, report: PurgeReport, pinned: list[RetiredChunk], young: list[RetiredChunk]
+    name: str, report: PurgeReport, pinned: Sequence[RetiredChunk], young: Sequence[RetiredChunk]
 ) -> dict[str, Any]:
     return {
         "dataset": name,
-        "bytes_before": report.bytes_before,
-        "bytes_after": report.bytes_after,
-        "live_bytes": report.live_bytes,
-        "files_moved": report.files_moved,
-        "bytes_moved": report.bytes_moved,
-        "rounds": report.rounds,
-        "chunks_retired": report.chunks_retired,
-        "chunks_dead": report.chunks_dead,
-        "chunks_added": report.chunks_added,
-        "chunks_deleted": report.chunks_deleted,
-        "bytes_deleted": report.bytes_deleted,
+        **picked(report, "bytes_before bytes_after live_bytes files_moved bytes_moved rounds"),
+        **picked(report, "chunks_retired chunks_dead chunks_added chunks_deleted bytes_deleted"),
         "deletions_dropped": report.deletions_dropped,
         "waiting": {"pinned": _summary(pinned), "grace": _summary(young)},
         "unreadable": list(report.unreadable),
@@ -212,5 +189,5 @@ def _record(
     }
 
 
-def _summary(chunks: list[RetiredChunk] | tuple[RetiredChunk, ...]) -> dict[str, int]:
+def _summary(chunks: Sequence[RetiredChunk]) -> dict[str, int]:
     return {"chunks": len(chunks), "bytes": sum(chunk.size_bytes for chunk in chunks)}

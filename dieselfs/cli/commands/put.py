@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -21,8 +21,8 @@ from dieselfs.cli.command import (
 )
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import printable
-from dieselfs.cli.rendering.progress import ProgressDisplay
+from dieselfs.cli.rendering.output import counted, picked, printable
+from dieselfs.cli.rendering.progress import ProgressDisplay, Reached
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_address
 from dieselfs.dataset.path_filter import PathFilter
@@ -119,28 +119,13 @@ def put(
             f"{address} is a snapshot, which never changes",
             f"write {DatasetAddress(address.dataset, address.path)}",
         )
+    sources: list[SourceTree | FileList] = []
     if files_from is not None:
-        sources: list[SourceTree | FileList] = [
-            _listed(
-                places[:-1],
-                address,
-                files_from,
-                b"\0" if null else b"\n",
-                filters,
-                follow_links=not no_follow,
-            )
-        ]
+        names = files_from.read().split(b"\0" if null else b"\n")
+        sources.append(_listed(places[:-1], address, names, filters, follow_links=not no_follow))
     else:
-        sources = [
-            *_trees(
-                context,
-                places[:-1],
-                address,
-                filters,
-                follow_links=not no_follow,
-                by_path=order == "path",
-            )
-        ]
+        rules = {"filters": filters, "follow_links": not no_follow, "by_path": order == "path"}
+        sources.extend(_trees(context, places[:-1], address, rules))
     request = PackRequest(
         sources,
         jobs=jobs or min(os.cpu_count() or 1, 8),
@@ -158,14 +143,10 @@ def _trees(
     context: CommandContext,
     sources: Sequence[str],
     address: DatasetAddress,
-    filters: PathFilter,
-    *,
-    follow_links: bool,
-    by_path: bool,
-) -> list[SourceTree]:
+    rules: Mapping[str, Any],
+) -> Iterator[SourceTree]:
     from dieselfs.packing.source_tree import SourceTree
 
-    trees = []
     for source in sources:
         target = address.path
         name = os.path.basename(source.rstrip("/"))
@@ -176,16 +157,8 @@ def _trees(
             exact = not _is_directory(context, address)
         if not exact and not source.endswith("/") and name not in ("", ".", ".."):
             target = f"{target}/{name}" if target else name
-        trees.append(
-            SourceTree(
-                os.fsencode(source.rstrip("/") or "/"),
-                os.fsencode(target),
-                filters,
-                follow_links,
-                by_path,
-            )
-        )
-    return trees
+        disk_path = os.fsencode(source.rstrip("/") or "/")
+        yield SourceTree(disk_path, os.fsencode(target), **rules)
 
 
 def _is_directory(context: CommandContext, address: DatasetAddress) -> bool:
@@ -196,19 +169,15 @@ def _is_directory(context: CommandContext, address: DatasetAddress) -> bool:
     try:
         with context.client(address) as client:
             return client.stat(address.path).kind == "directory"
-    except (
-        DatasetNotFound,
-        PathNotFound,
-        Unavailable,
-    ):  # the put itself finds out that a store does not answer
+    # The put itself finds out that a store does not answer.
+    except (DatasetNotFound, PathNotFound, Unavailable):
         return False
 
 
 def _listed(
     sources: Sequence[str],
     address: DatasetAddress,
-    names: BinaryIO,
-    separator: bytes,
+    names: Iterable[bytes],
     filters: PathFilter,
     *,
     follow_links: bool,
@@ -217,7 +186,7 @@ def _listed(
 
     if len(sources) > 1:
         raise UsageError("--files-from goes with one SRC at most, below which the names lie")
-    paths = [os.path.normpath(name) for name in names.read().split(separator) if name]
+    paths = [os.path.normpath(name) for name in names if name]
     for path in paths:
         if path == b".." or path.startswith((b"/", b"../")):
             raise UsageError(
@@ -225,12 +194,8 @@ def _listed(
                 "write them relative to it",
             )
     wanted = [path for path in paths if filters.takes(os.fsdecode(path))]
-    return FileList(
-        os.fsencode(sources[0]) if sources else b".",
-        os.fsencode(address.path),
-        wanted,
-        follow_links,
-    )
+    base = os.fsencode(sources[0]) if sources else b"."
+    return FileList(base, os.fsencode(address.path), wanted, follow_links)
 
 
 def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddress) -> int:
@@ -238,26 +203,15 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
     from dieselfs.packing.source_tree import SourceTree
 
     found = forecast(request)
-    if context.output.json:
-        context.output.record(
-            {
-                "dry_run": True,
-                "files": found.files,
-                "bytes": found.bytes,
-                "chunks": found.chunks,
-                "target": str(address),
-            }
-        )
-        return ExitCode.OK
-    for source in request.sources:
-        if isinstance(source, SourceTree):
-            context.output.line(
-                f"{os.fsdecode(source.disk_path)} -> {address.at(os.fsdecode(source.target))}"
-            )
-    size = human_size(found.bytes)
-    context.output.line(
-        f"would put {found.files:,} files, {size}, in about {found.chunks:,} chunks; nothing "
-        "was put"
+    context.output.result(
+        {"dry_run": True, **picked(found, "files bytes chunks"), "target": str(address)},
+        *(
+            f"{os.fsdecode(source.disk_path)} -> {address.at(os.fsdecode(source.target))}"
+            for source in request.sources
+            if isinstance(source, SourceTree)
+        ),
+        f"would put {counted(found.files, 'file')}, {human_size(found.bytes)}, in about "
+        f"{counted(found.chunks, 'chunk')}; nothing was put",
     )
     return ExitCode.OK
 
@@ -280,9 +234,10 @@ def _put(
         try:
             pack(address.dataset, request, open_store, open_index, progress)
         except KeyboardInterrupt:
+            are = "file is" if progress.files_committed == 1 else "files are"
             context.output.note(
-                f"interrupted: {progress.files_committed:,} files are committed; the same "
-                "command again puts the rest"
+                f"interrupted: {progress.files_committed:,} {are} committed; the same command "
+                "again puts the rest"
             )
             raise
     _summary(context, address, progress, time.monotonic() - began)
@@ -295,7 +250,7 @@ def _put(
         for reason in progress.failed[:_SHOWN_FAILURES]:
             context.output.note(f"not put: {printable(reason)}")
         raise PartialFailure(
-            f"{len(progress.failed):,} files could not be put",
+            f"{counted(len(progress.failed), 'file')} could not be put",
             "correct them, then run the same command again",
         )
     return ExitCode.OK
@@ -311,30 +266,31 @@ class _Shown:
     def __init__(self, begin: Callable[[], ProgressDisplay]) -> None:
         self._begin = begin
         self._shown: ProgressDisplay | None = None
-        self._files = self._bytes = 0
         self._expected = False
 
     def __call__(self, progress: PackProgress) -> None:
         if self._shown is None:
             self._shown = self._begin()
+            self._reached = Reached(self._shown)
         if progress.walked and not self._expected:
             self._expected = True
             self._shown.expect(progress.files_found, 0)
         files = progress.files_committed + progress.files_unchanged + len(progress.failed)
-        self._shown.advance(files - self._files, progress.bytes_committed - self._bytes)
-        self._files, self._bytes = files, progress.bytes_committed
+        self._reached.files(files, progress.bytes_committed)
 
 
 def _summary(
     context: CommandContext, address: DatasetAddress, progress: PackProgress, elapsed_s: float
 ) -> None:
-    if context.output.json:
-        context.output.record(
+    output, files, chunks = context.output, progress.files_committed, progress.chunks_committed
+    size_bytes, unchanged = progress.bytes_committed, progress.files_unchanged
+    if output.json:
+        output.record(
             {
-                "files": progress.files_committed,
-                "bytes": progress.bytes_committed,
-                "chunks": progress.chunks_committed,
-                "unchanged": progress.files_unchanged,
+                "files": files,
+                "bytes": size_bytes,
+                "chunks": chunks,
+                "unchanged": unchanged,
                 "failed": len(progress.failed),
                 "special": len(progress.special),
                 "elapsed_s": round(elapsed_s, 3),
@@ -345,18 +301,17 @@ def _summary(
     if progress.special:
         named = ", ".join(printable(os.fsdecode(path)) for path in progress.special[:3])
         more = ", …" if len(progress.special) > 3 else ""
-        context.output.note(
-            f"left out {len(progress.special):,} special files (sockets, pipes, devices): "
-            f"{named}{more}"
+        output.note(
+            f"left out {counted(len(progress.special), 'special file')} (sockets, pipes, "
+            f"devices): {named}{more}"
         )
-    if context.output.quiet:
+    if output.quiet:
         return
-    rate = progress.files_committed / elapsed_s if elapsed_s else 0
-    skipped = f", {progress.files_unchanged:,} unchanged" if progress.files_unchanged else ""
-    context.output.line(
-        f"put {progress.files_committed:,} files, {human_size(progress.bytes_committed)}, in "
-        f"{progress.chunks_committed:,} chunks"
+    rate = files / elapsed_s if elapsed_s else 0
+    skipped = f", {unchanged:,} unchanged" if unchanged else ""
+    output.line(
+        f"put {counted(files, 'file')}, {human_size(size_bytes)}, in {counted(chunks, 'chunk')}"
         f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"
     )
     if sys.stdout.isatty():
-        context.output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")
+        output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")

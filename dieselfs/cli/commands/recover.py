@@ -19,7 +19,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.cli.rendering.output import Output, counted, picked
 from dieselfs.dataset.address import parse_dataset
 from dieselfs.errors import UsageError
 
@@ -169,18 +169,11 @@ def _ask(
     report = recover_dataset(store, index, name, replace(options, dry_run=True))
     if report.log is not None:
         made, assigned = len(report.log.plan.commits), report.log.assigned
-        confirm(
-            (
-                f"rebuild {counted(made, 'commit')} of {name} from "
-                f"{counted(assigned, 'chunk')}; no writer may be running"
-            ),
-            yes=yes,
-        )
+        question = f"rebuild {counted(made, 'commit')} of {name} from {counted(assigned, 'chunk')}"
+        confirm(f"{question}; no writer may be running", yes=yes)
     elif report.adopted:
-        confirm(
-            f"commit {counted(len(report.adopted), 'chunk')} to {name}; no put may be running",
-            yes=yes,
-        )
+        question = f"commit {counted(len(report.adopted), 'chunk')} to {name}"
+        confirm(f"{question}; no put may be running", yes=yes)
 
 
 def _print(output: Output, report: RecoveryReport, options: RecoveryOptions, verbose: bool) -> None:
@@ -276,20 +269,16 @@ def _record(report: RecoveryReport, verbose: bool) -> dict[str, Any]:
     from chunkstore.chunk_id import print_id
 
     history, state, log = report.history, report.state, report.log
+    totals = "files bytes directories chunks"
     record: dict[str, Any] = {
         "dataset": history.name,
         "id": print_id(history.dataset.id) if history.dataset else None,
         "generation": state.generation if state else history.newest,
-        "files": state.files if state else None,
-        "bytes": state.bytes if state else None,
-        "directories": state.directories if state else None,
-        "chunks": state.chunks if state else None,
+        **(picked(state, totals) if state else dict.fromkeys(totals.split())),
         "commits_read": len(history.commits),
         "commits_lost": list(history.lost),
         "earliest_generation": history.earliest_generation,
-        "was_empty": report.was_empty,
-        "changed": report.changed,
-        "removed": report.removed,
+        **picked(report, "was_empty changed removed"),
         "differences": report.difference_count,
         "moved_aside": report.moved_aside,
         "adopted": [str(ref.id) for ref in report.adopted],
@@ -307,8 +296,7 @@ def _record(report: RecoveryReport, verbose: bool) -> dict[str, Any]:
             "chunks": log.assigned,
             "files": log.assigned_files,
             "left": log.unassigned,
-            "foreign": log.foreign,
-            "unknowable": log.unknowable,
+            **picked(log, "foreign unknowable"),
         }
     if report.differences:
         record["different"] = [

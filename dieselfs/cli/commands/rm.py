@@ -65,7 +65,10 @@ def rm(
             confirm(f"delete {address} ({counted(count, 'file')})", yes=yes)
             deleted = client.delete_tree(address.path)
             client.flush()
-        _print_result(context, address, deleted)
+        context.output.done(
+            {"dataset": address.dataset, "path": address.path, "deleted": deleted},
+            f"deleted {address} ({counted(deleted, 'file')})",
+        )
 
     return for_each(addresses, delete, as_json=context.output.json)
 
@@ -100,18 +103,7 @@ def _print_plan(
     context: CommandContext, client: Client, address: DatasetAddress, entry: FileStat
 ) -> None:
     for found in _files(client, entry):
-        if context.output.json:
-            context.output.record(
-                {"action": "delete", "dataset": address.dataset, "path": found.path}
-            )
-        else:
-            context.output.line(f"would delete {context.output.name(str(address.at(found.path)))}")
-
-
-def _print_result(context: CommandContext, address: DatasetAddress, deleted: int) -> None:
-    if context.output.json:
-        context.output.record(
-            {"dataset": address.dataset, "path": address.path, "deleted": deleted}
+        context.output.result(
+            {"action": "delete", "dataset": address.dataset, "path": found.path},
+            f"would delete {context.output.name(str(address.at(found.path)))}",
         )
-    else:
-        context.output.note(f"deleted {address} ({counted(deleted, 'file')})")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dieselfs.cli.command import command, jobs_option
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.finding_lines import exit_code, print_findings
-from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.finding_lines import exit_code, files_hit, print_findings
+from dieselfs.cli.rendering.output import counted, picked
+from dieselfs.cli.values.parsed import Parsed
 from dieselfs.cli.values.percentages import Share
 from dieselfs.cli.values.sizes import human_size, parse_size
 from dieselfs.config import cache_folder
@@ -22,18 +23,11 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
 
 
-class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A click type: bytes per second, written as 200MiB/s or 200MiB."""
-
-    name = "rate"
-
-    def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        rate = value if isinstance(value, int) else parse_size(str(value).removesuffix("/s"))
-        if rate <= 0:
-            raise UsageError("a rate of 0 reads nothing", "write for instance 200MiB/s")
-        return rate
+def _parse_rate(text: str) -> int:
+    rate = parse_size(text.removesuffix("/s"))
+    if rate <= 0:
+        raise UsageError("a rate of 0 reads nothing", "write for instance 200MiB/s")
+    return rate
 
 
 @command(
@@ -46,7 +40,10 @@ class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 )
 @click.argument("dataset")
 @click.option(
-    "--rate", type=_Rate(), metavar="RATE", help="Read no faster than this, such as 200MiB/s."
+    "--rate",
+    type=Parsed("rate", _parse_rate),
+    metavar="RATE",
+    help="Read no faster than this, such as 200MiB/s.",
 )
 @click.option(
     "--sample", type=Share(), metavar="SHARE", help="Read only a share of the chunks, such as 5%."
@@ -125,36 +122,25 @@ def run_scrub(
 
 def print_scrub(context: CommandContext, report: ScrubReport, *, all_files: bool) -> None:
     """Print the findings and a summary."""
-    output = context.output
+    output, name, verdict = context.output, report.dataset.name, report.verdict.value
     print_findings(context, report.findings, all_files=all_files)
-    hit = sorted({path for finding in report.findings for path in finding.files})
-    if output.json:
-        output.record(
-            {
-                "dataset": report.dataset.name,
-                "verdict": report.verdict.value,
-                "generation": report.generation,
-                "chunks": report.chunks,
-                "chunks_there": report.chunks_there,
-                "files": report.files,
-                "bytes": report.size_bytes,
-                "seed": report.seed,
-                "resumed": report.resumed,
-                "read_again": report.read_again,
-                "findings": len(report.findings),
-                "files_hit": len(hit),
-            }
-        )
-        return
     of = f" of {report.chunks_there:,}" if report.chunks < report.chunks_there else ""
     sample = f", sample of seed {report.seed}" if report.seed is not None else ""
-    output.line(
-        f"{report.dataset.name}: {report.verdict.value} ({counted(report.chunks, 'chunk')}{of}, "
-        f"{counted(report.files, 'file')}, "
-        f"{human_size(report.size_bytes)} read up to generation "
-        f"{report.generation}{sample}{', resumed' if report.resumed else ''})"
+    output.result(
+        {
+            "dataset": name,
+            "verdict": verdict,
+            **picked(report, "generation chunks chunks_there files"),
+            "bytes": report.size_bytes,
+            **picked(report, "seed resumed read_again"),
+            "findings": len(report.findings),
+            "files_hit": files_hit(report.findings),
+        },
+        f"{name}: {verdict} ({counted(report.chunks, 'chunk')}{of}, "
+        f"{counted(report.files, 'file')}, {human_size(report.size_bytes)} read up to generation "
+        f"{report.generation}{sample}{', resumed' if report.resumed else ''})",
     )
-    if report.read_again:
+    if report.read_again and not output.json:
         output.note(
             f"{counted(report.read_again, 'chunk')} had damage in the first read and none in the "
             "second: check memory, cables and network"

@@ -16,6 +16,7 @@ from dieselfs.cli.commands.snapshot_rm import prune_command, rm_command
 from dieselfs.cli.commands.snapshot_tags import tag_command, untag_command
 from dieselfs.cli.rendering.entries import iso_time
 from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.rendering.progress import Reached
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def snapshot() -> None:
 
 
 @command(
-    name="create",
+    group=snapshot,
     examples=["dlcmd snapshot create imagenet", "dlcmd snapshot create imagenet --no-publish"],
 )
 @click.argument("dataset")
@@ -58,45 +59,26 @@ def create_snapshot(context: CommandContext, dataset: Dataset, *, publish: bool 
     folder = context.snapshot_folder
     with context.progress("snapshot") as progress:
         progress.expect(dataset.namespace.state().files, 0)
-        report = _Increments(progress).reached
-        return lifecycle.create(dataset, folder, publish=publish, progress=report)
+        return lifecycle.create(dataset, folder, publish=publish, progress=Reached(progress).files)
 
 
-class _Increments:
-    """Turns "n files so far" into steps of a progress display."""
-
-    def __init__(self, progress: Any) -> None:
-        self._progress = progress
-        self._reached = 0
-
-    def reached(self, files: int) -> None:
-        """Advance to `files` files in all."""
-        self._progress.advance(files - self._reached, 0)
-        self._reached = files
-
-
-@command(name="ls", examples=["dlcmd snapshot ls imagenet", "dlcmd snapshot ls imagenet --json"])
+@command(
+    group=snapshot, examples=["dlcmd snapshot ls imagenet", "dlcmd snapshot ls imagenet --json"]
+)
 @click.argument("dataset")
 @human_option
 def ls(context: CommandContext, dataset: str, human: bool | None) -> None:
     """List snapshots on this machine and in the store, oldest first."""
     output = context.output
     records = _known(context, parse_dataset(dataset))
-    if output.json:
-        for record in records:
-            output.record(record)
-        return
     rows = [
         [
-            r["id"],
-            str(r["generation"]),
-            output.size(r["bytes"], human),
-            ", ".join(_places(r)),
-            ", ".join(r["tags"]),
+            *(r["id"], str(r["generation"]), output.size(r["bytes"], human)),
+            *(", ".join(_places(r)), ", ".join(r["tags"])),
         ]
         for r in records
     ]
-    output.table(["ID", "GENERATION", "SIZE", "WHERE", "TAGS"], rows)
+    output.listing(["ID", "GENERATION", "SIZE", "WHERE", "TAGS"], rows, records)
 
 
 def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
@@ -108,15 +90,11 @@ def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
     ref = find_dataset(store, name)
     tags = {} if ref is None else _tags(context, store, ref)
     found: dict[str, dict[str, Any]] = {}
-    for published in lifecycle.list_published(store, name):
-        found[published.snapshot_id] = _record(
-            published.snapshot_id, published.size_bytes, None, True
-        )
+    for listed in lifecycle.list_published(store, name):
+        found[listed.snapshot_id] = _record(listed.snapshot_id, listed.size_bytes, None, True)
     for path in lifecycle.list_local(context.snapshot_folder, name):
-        snapshot_id = path.stem.removeprefix(f"{name}-")
-        found[snapshot_id] = _record(
-            snapshot_id, path.stat().st_size, str(path), snapshot_id in found
-        )
+        id_ = path.stem.removeprefix(f"{name}-")
+        found[id_] = _record(id_, path.stat().st_size, str(path), id_ in found)
     if not found and ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}")
     for snapshot_id, record in found.items():
@@ -140,14 +118,8 @@ def _tags(context: CommandContext, store: ObjectStore, ref: DatasetRef) -> dict[
 
 
 def _record(snapshot_id: str, size_bytes: int, file: str | None, published: bool) -> dict[str, Any]:
-    generation = int(snapshot_id.partition("-")[0])
-    return {
-        "id": snapshot_id,
-        "generation": generation,
-        "bytes": size_bytes,
-        "file": file,
-        "published": published,
-    }
+    record = {"id": snapshot_id, "generation": int(snapshot_id.partition("-")[0])}
+    return {**record, "bytes": size_bytes, "file": file, "published": published}
 
 
 def _places(record: dict[str, Any]) -> list[str]:
@@ -155,7 +127,8 @@ def _places(record: dict[str, Any]) -> list[str]:
 
 
 @command(
-    name="show", examples=["dlcmd snapshot show imagenet", "dlcmd snapshot show imagenet@12 --json"]
+    group=snapshot,
+    examples=["dlcmd snapshot show imagenet", "dlcmd snapshot show imagenet@12 --json"],
 )
 @click.argument("which", metavar="DATASET[@ID]|FILE")
 @human_option
@@ -196,7 +169,9 @@ def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
     }
 
 
-@command(name="pull", examples=["dlcmd snapshot pull imagenet", "dlcmd snapshot pull imagenet@12"])
+@command(
+    group=snapshot, examples=["dlcmd snapshot pull imagenet", "dlcmd snapshot pull imagenet@12"]
+)
 @click.argument("which", metavar="DATASET[@ID]")
 def pull(context: CommandContext, which: str) -> None:
     """Download a published snapshot to this machine, and verify it.
@@ -212,7 +187,7 @@ def pull(context: CommandContext, which: str) -> None:
 
 
 @command(
-    name="verify",
+    group=snapshot,
     examples=["dlcmd snapshot verify imagenet@12", "dlcmd snapshot verify ./imagenet-12.snapshot"],
 )
 @click.argument("which", metavar="FILE|DATASET[@ID]")
@@ -222,24 +197,10 @@ def verify(context: CommandContext, which: str) -> None:
 
     path = local_file(context, which)
     Snapshot.verify(path)
-    if context.output.json:
-        context.output.record({"file": str(path), "sound": True})
-    else:
-        context.output.line(f"{path}: sound")
+    context.output.result({"file": str(path), "sound": True}, f"{path}: sound")
 
 
-for _command in (
-    create,
-    ls,
-    show,
-    pull,
-    verify,
-    tag_command,
-    untag_command,
-    diff_command,
-    rm_command,
-    prune_command,
-):
+for _command in (tag_command, untag_command, diff_command, rm_command, prune_command):
     snapshot.add_command(_command)
 
 
@@ -248,10 +209,8 @@ def _print_file(context: CommandContext, path: Path, *, published: bool) -> None
 
     with Snapshot.open(path) as opened:
         record = _described(opened, path) | {"published": published}
-    if context.output.json:
-        context.output.record(record)
-    else:
-        context.output.line(str(path))
+    context.output.result(record, str(path))
+    if not context.output.json:
         context.output.note(
             f"snapshot {record['id']} of {record['dataset']}: "
             f"{counted(record['files'], 'file')}, generation {record['generation']}"

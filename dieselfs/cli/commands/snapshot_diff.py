@@ -64,19 +64,14 @@ def diff_command(
 
 def _print_change(output: Output, change: Change, old: Snapshot, new: Snapshot) -> None:
     path = os.fsdecode(change.path)
-    if output.json:
-        output.record(
-            {
-                "change": str(change.kind),
-                "path": path,
-                "kind": "directory" if change.is_directory else "file",
-                "before": _attributes(old, change.before),
-                "after": _attributes(new, change.after),
-            }
-        )
-    else:
+    if not output.json:
         shown = f"{path}/" if change.is_directory else path
         output.line(f"{_LETTERS[change.kind]} {output.name(shown, directory=change.is_directory)}")
+        return
+    kind = "directory" if change.is_directory else "file"
+    before, after = _attributes(old, change.before), _attributes(new, change.after)
+    record = {"change": str(change.kind), "path": path, "kind": kind}
+    output.record({**record, "before": before, "after": after})
 
 
 def _attributes(snapshot: Snapshot, inode: int | None) -> dict[str, Any] | None:
@@ -94,33 +89,21 @@ def _attributes(snapshot: Snapshot, inode: int | None) -> dict[str, Any] | None:
 def _print_totals(
     output: Output, changes: Iterable[Change], old: Snapshot, new: Snapshot, human: bool | None
 ) -> None:
-    files, directories = dict.fromkeys(_LETTERS, 0), dict.fromkeys(_LETTERS, 0)
-    size_bytes = dict.fromkeys(_LETTERS, 0)
+    totals = {kind: {"files": 0, "directories": 0, "bytes": 0} for kind in _LETTERS}
     for change in changes:
+        of = totals[change.kind]
         if change.is_directory:
-            directories[change.kind] += 1
-        else:
-            files[change.kind] += 1
-            snapshot, inode = (
-                (new, change.after) if change.after is not None else (old, change.before)
-            )
-            size_bytes[change.kind] += snapshot.size(inode) if inode is not None else 0
-    if output.json:
-        output.record(
-            {
-                kind: {
-                    "files": files[kind],
-                    "directories": directories[kind],
-                    "bytes": size_bytes[kind],
-                }
-                for kind in _LETTERS
-            }
-        )
-        return
+            of["directories"] += 1
+            continue
+        of["files"] += 1
+        in_new = change.after is not None
+        snapshot, inode = (new, change.after) if in_new else (old, change.before)
+        of["bytes"] += snapshot.size(inode) if inode is not None else 0
     rows = [
-        [kind, str(files[kind]), str(directories[kind]), output.size(size_bytes[kind], human)]
-        for kind in _LETTERS
+        [kind, str(of["files"]), str(of["directories"]), output.size(of["bytes"], human)]
+        for kind, of in totals.items()
     ]
-    output.table(["CHANGE", "FILES", "DIRECTORIES", "SIZE"], rows)
-    total = sum(files.values()) + sum(directories.values())
-    output.note(f"{counted(total, 'difference')} from {old.id} to {new.id}")
+    output.listing(["CHANGE", "FILES", "DIRECTORIES", "SIZE"], rows, [totals])
+    if not output.json:
+        total = sum(of["files"] + of["directories"] for of in totals.values())
+        output.note(f"{counted(total, 'difference')} from {old.id} to {new.id}")

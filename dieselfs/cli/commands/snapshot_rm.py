@@ -140,34 +140,22 @@ def _print_plan(
     chosen: Sequence[SnapshotVersion],
     human: bool | None,
 ) -> None:
-    output = context.output
-    if output.json:
-        for version in versions.versions:
-            output.record(_record(version) | {"action": _action(version, chosen)})
-        return
+    actions = [(v, "delete" if v in chosen else "keep") for v in versions.versions]
     rows = [
         [
-            _action(version, chosen),
-            version.snapshot_id,
-            output.size(version.size_bytes, human),
-            "damaged" if version.time_ns is None else iso_time(version.time_ns),
-            ", ".join([*version.tags, *(["mounted"] if version.leased else [])]),
+            *(action, v.snapshot_id, context.output.size(v.size_bytes, human)),
+            "damaged" if v.time_ns is None else iso_time(v.time_ns),
+            ", ".join([*v.tags, *(["mounted"] if v.leased else [])]),
         ]
-        for version in versions.versions
+        for v, action in actions
     ]
-    output.table(["", "ID", "SIZE", "TIME", "KEPT BY"], rows)
-
-
-def _action(version: SnapshotVersion, chosen: Sequence[SnapshotVersion]) -> str:
-    return "delete" if version in chosen else "keep"
+    records = [_record(v) | {"action": action} for v, action in actions]
+    context.output.listing(["", "ID", "SIZE", "TIME", "KEPT BY"], rows, records)
 
 
 def _print_deleted(context: CommandContext, name: str, deleted: Sequence[SnapshotVersion]) -> None:
     for version in deleted:
-        if context.output.json:
-            context.output.record(_record(version) | {"action": "deleted"})
-        else:
-            context.output.line(version.snapshot_id)
+        context.output.result(_record(version) | {"action": "deleted"}, version.snapshot_id)
     if not context.output.json:
         context.output.note(f"deleted {counted(len(deleted), 'snapshot')} of {name}")
 

@@ -27,12 +27,10 @@ def tag_command(context: CommandContext, which: str, tag: str) -> None:
     address = without_path(which)
     folder = context.snapshot_folder
     made = tag_snapshot(context.store(), address.dataset, address.snapshot, tag, folder)
-    if context.output.json:
-        context.output.record(
-            {"dataset": address.dataset, "tag": made.name, "id": made.snapshot_id}
-        )
-    else:
-        context.output.note(f"{address.dataset}@{made.name} is snapshot {made.snapshot_id}")
+    context.output.done(
+        {"dataset": address.dataset, "tag": made.name, "id": made.snapshot_id},
+        f"{address.dataset}@{made.name} is snapshot {made.snapshot_id}",
+    )
 
 
 @command(name="untag", examples=["dlcmd snapshot untag imagenet v1"])
@@ -47,7 +45,6 @@ def untag_command(context: CommandContext, dataset: str, tag: str) -> None:
 
     name = parse_dataset(dataset)
     untag_snapshot(context.store(), name, tag)
-    if context.output.json:
-        context.output.record({"dataset": name, "tag": tag, "removed": True})
-    else:
-        context.output.note(f"removed tag {tag} of {name}")
+    context.output.done(
+        {"dataset": name, "tag": tag, "removed": True}, f"removed tag {tag} of {name}"
+    )

@@ -46,7 +46,7 @@ def task() -> None:
     """
 
 
-@command(name="ls", examples=["dlcmd task ls", "dlcmd task ls --json | jq -r .task"])
+@command(group=task, examples=["dlcmd task ls", "dlcmd task ls --json | jq -r .task"])
 @_refresh_option
 def ls(context: CommandContext, refresh: float | None) -> None:
     """List your tasks on this node: processes, memory and peers.
@@ -70,7 +70,7 @@ def ls(context: CommandContext, refresh: float | None) -> None:
 
 
 @command(
-    name="show",
+    group=task,
     examples=["dlcmd task show resnet50-run1", "dlcmd task show resnet50-run1 --refresh 1"],
 )
 @click.argument("name")
@@ -102,7 +102,7 @@ def show(context: CommandContext, name: str, refresh: float | None) -> None:
     _show(output, sample, refresh)
 
 
-@command(name="secret", examples=["dlcmd task secret run1.secret"])
+@command(group=task, examples=["dlcmd task secret run1.secret"])
 @click.argument("file")
 def secret(context: CommandContext, file: str) -> None:
     """Make a secret for a task's nodes, in a new file.
@@ -113,18 +113,11 @@ def secret(context: CommandContext, file: str) -> None:
 
     path = Path(file).absolute()
     make_secret_file(path)
-    if context.output.json:
-        context.output.record({"file": os.fspath(path)})
-        return
-    context.output.note(
+    context.output.done(
+        {"file": os.fspath(path)},
         f"made {path}: copy it to all nodes of the task (mode 0600), and give each "
-        f"--secret-file {path}, or {FILE_VARIABLE}={path}"
+        f"--secret-file {path}, or {FILE_VARIABLE}={path}",
     )
-
-
-task.add_command(ls)
-task.add_command(show)
-task.add_command(secret)
 
 
 def _show(output: Output, sample: Callable[[], Shown], refresh_s: float | None) -> None:

@@ -26,9 +26,6 @@ def umount(context: CommandContext, mountpoints: tuple[str, ...], lazy: bool) ->
 
     def end(mountpoint: str) -> None:
         unmount(Path(mountpoint), lazy)
-        if context.output.json:
-            context.output.record({"mountpoint": mountpoint, "mounted": False})
-        else:
-            context.output.note(f"unmounted {mountpoint}")
+        context.output.done({"mountpoint": mountpoint, "mounted": False}, f"unmounted {mountpoint}")
 
     return for_each(mountpoints, end, as_json=context.output.json)

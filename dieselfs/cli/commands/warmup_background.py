@@ -64,16 +64,12 @@ def start_in_background(
             )
     except OSError as error:
         raise LocalFileError(f"{error.filename or log_file}: {error.strerror}") from error
-    if context.output.json:
-        context.output.record({"pid": process.pid, "log": str(log_file)})
-    else:
-        name = f"{dataset}@{snapshot.id}"
-        context.output.note(
-            f"warming {name} in the background; log: {log_file}; `kill {process.pid}` stops it, "
-            "and the same command goes on"
-        )
-        if ssd is not None:
-            context.output.note(f"`dlcmd warmup --check {dataset}` shows its progress")
+    context.output.done(
+        {"pid": process.pid, "log": str(log_file)},
+        f"warming {dataset}@{snapshot.id} in the background; log: {log_file}; "
+        f"`kill {process.pid}` stops it, and the same command goes on",
+        "" if ssd is None else f"`dlcmd warmup --check {dataset}` shows its progress",
+    )
     process.returncode = 0  # nobody waits for it
     return ExitCode.OK
 

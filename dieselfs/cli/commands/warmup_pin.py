@@ -32,25 +32,22 @@ def pin(
         progress.expect(snapshot.chunk_count, snapshot.total_bytes)
         report = pin_mount(snapshot, store, settings, progress.advance, jobs=jobs or JOBS)
     written = report.chunks - report.chunks_before
-    if context.output.json:
-        context.output.record(
-            {
-                "dataset": snapshot.dataset.name,
-                "snapshot": str(snapshot.id),
-                "blob": [str(path) for path in report.paths],
-                "blob_bytes": report.bytes,
-                "chunks": report.chunks,
-                "written": written,
-                "seconds": round(report.seconds, 3),
-            }
-        )
-    elif written:
-        context.output.note(
-            f"{name}: wrote {counted(written, 'chunk')} in {report.seconds:.1f} s; "
-            f"its mount is pinned, {human_size(report.bytes)} at {report.paths[0]}"
-        )
-    else:
-        context.output.note(f"{name}: its mount is pinned already, at {report.paths[0]}")
+    wrote = (
+        f"wrote {counted(written, 'chunk')} in {report.seconds:.1f} s; its mount is pinned, "
+        f"{human_size(report.bytes)} at {report.paths[0]}"
+    )
+    context.output.done(
+        {
+            "dataset": snapshot.dataset.name,
+            "snapshot": str(snapshot.id),
+            "blob": [str(path) for path in report.paths],
+            "blob_bytes": report.bytes,
+            "chunks": report.chunks,
+            "written": written,
+            "seconds": round(report.seconds, 3),
+        },
+        f"{name}: {wrote if written else f'its mount is pinned already, at {report.paths[0]}'}",
+    )
     return ExitCode.OK
 
 
@@ -104,14 +101,13 @@ def unpin(
         freed = remove_blobs(settings.folder, dataset)
     else:
         freed = remove_blob(settings.folder, snapshot)
-    if context.output.json:
-        context.output.record({"dataset": dataset, "freed_bytes": freed})
-    else:
-        name = dataset if snapshot is None else f"{dataset}@{snapshot.id}"
-        context.output.note(
-            f"{name}: unpinned, {human_size(freed)} of the SSD; what is mounted of it goes on, "
-            "and keeps its space until it is unmounted"
-            if freed
-            else f"{name}: no mount was pinned in {settings.folder}"
-        )
+    name = dataset if snapshot is None else f"{dataset}@{snapshot.id}"
+    unpinned = (
+        f"unpinned, {human_size(freed)} of the SSD; what is mounted of it goes on, and keeps its "
+        "space until it is unmounted"
+    )
+    context.output.done(
+        {"dataset": dataset, "freed_bytes": freed},
+        f"{name}: {unpinned if freed else f'no mount was pinned in {settings.folder}'}",
+    )
     return ExitCode.OK

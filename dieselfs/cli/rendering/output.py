@@ -53,11 +53,35 @@ class Output:
 
     def size(self, size_bytes: int, human: bool | None = None) -> str:
         """Return a size with units on a terminal and in bytes in a pipe; `human` overrides this."""
-        return (
-            human_size(size_bytes)
-            if (self.terminal if human is None else human)
-            else str(size_bytes)
-        )
+        human = self.terminal if human is None else human
+        return human_size(size_bytes) if human else str(size_bytes)
+
+    def done(self, record: Mapping[str, Any], *notes: str) -> None:
+        """Write what a command has done: the record with --json, or else the notes with text."""
+        if self.json:
+            self.record(record)
+        for note in () if self.json else filter(None, notes):
+            self.note(note)
+
+    def result(self, record: Mapping[str, Any], *lines: str) -> None:
+        """Write one result: the record with --json, or else its lines."""
+        if self.json:
+            self.record(record)
+        for line in () if self.json else lines:
+            self.line(line)
+
+    def listing(
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        records: Iterable[Mapping[str, Any]],
+    ) -> None:
+        """Write results of one kind: a record of each with --json, or else a table."""
+        if self.json:
+            for record in records:
+                self.record(record)
+        else:
+            self.table(headings, rows)
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Write aligned columns under headings, or nothing if there are no rows."""
@@ -69,6 +93,11 @@ class Output:
         width = max(map(len, pairs)) + 2
         for name, value in pairs.items():
             self.line(f"{name + ':':<{width}}{value}")
+
+
+def picked(values: object, names: str) -> dict[str, Any]:
+    """Return attributes as a part of a JSON record; `names` are separated by spaces."""
+    return {name: getattr(values, name) for name in names.split()}
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

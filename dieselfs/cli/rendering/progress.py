@@ -149,6 +149,19 @@ class Bar:
         self._bars.update(self._task, completed=completed, done=done)
 
 
+class Reached:
+    """Turns what is reached so far into the steps of a display."""
+
+    def __init__(self, display: ProgressDisplay) -> None:
+        self._display = display
+        self._files = self._bytes = 0
+
+    def files(self, files: int, size_bytes: int = 0) -> None:
+        """Advance to so many files and bytes in all."""
+        self._display.advance(files - self._files, size_bytes - self._bytes)
+        self._files, self._bytes = files, size_bytes
+
+
 @contextmanager
 def drawn_bar(action: str, what: str = "files") -> Iterator[Bar]:
     """Yield a bar that leaves its last state on the terminal."""

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-import click
-
+from dieselfs.cli.values.parsed import Parsed
 from dieselfs.errors import UsageError
 
-_UNITS_S: Final = {
-    "": 1,
-    "s": 1,
-    "m": 60,
-    "min": 60,
-    "h": 3600,
-    "d": 86_400,
-    "w": 7 * 86_400,
-}
+_DAY_S: Final = 86_400
+_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": _DAY_S, "w": 7 * _DAY_S}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -41,12 +34,5 @@ def human_duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A click type: seconds, written as 90s or 7d."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> float:
-        return float(value) if isinstance(value, int | float) else parse_duration(str(value))
+Duration = partial(Parsed, "time", parse_duration)
+"""Returns a click type: seconds, written as 90s or 7d."""

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import partial
 
-import click
-
+from dieselfs.cli.values.parsed import Parsed
 from dieselfs.errors import UsageError
 
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
-class Share(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A click type: a number from 0 to 1, written as 5%. Only `or_none` allows 0 itself."""
+def parse_share(text: str, *, or_none: bool = False) -> float:
+    """Return a number from 0 to 1, written as 5%; only `or_none` allows 0. Raises `UsageError`."""
+    match = _SHARE.fullmatch(text)
+    share = float(match[1]) / 100 if match else -1.0
+    if not 0 <= share <= 1 or not (share or or_none):
+        raise UsageError(f"{text!r} is not a share", "write for instance 5%")
+    return share
 
-    name = "share"
 
-    def __init__(self, *, or_none: bool = False) -> None:
-        self._or_none = or_none
-
-    def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> float:
-        match = _SHARE.fullmatch(str(value))
-        share = float(match[1]) / 100 if match else -1.0
-        if not 0 <= share <= 1 or not (share or self._or_none):
-            raise UsageError(f"{value!r} is not a share", "write for instance 5%")
-        return share
+Share = partial(Parsed, "share", parse_share)
+"""Returns a click type: a share above 0."""
+ShareOrNone = partial(Parsed, "share", partial(parse_share, or_none=True))
+"""Returns a click type: a share, or 0."""
