@@ -22,7 +22,8 @@ from dieselfs.cache.warmup.ssd_warmup import warmth
 from dieselfs.read_stack import ReadSettings, ReadStack
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
-from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, eventually
+from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET
+from tests.eventually import eventually
 from tests.peers.task_nodes import PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 
@@ -113,27 +114,26 @@ def test_a_read_of_one_file_brings_its_chunk_to_the_own_ssd(
 def test_what_a_node_sends_wrong_is_read_from_the_store_and_not_kept(
     dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, tmp_path: Path
 ) -> None:
-    stack = stack_of(dataset, snapshot, node, tmp_path / "own")
+    through = stack_of(dataset, snapshot, node, None)
     file = snapshot.extent(snapshot.files_in_chunk(0)[0])
-    expected = bytes(stack.source.read(file, 0, file.length))
-    key = chunk_key(snapshot.dataset.name, file.chunk.id)
-    shared_tier(SsdSettings(tmp_path / "own")).forget(file.chunk.id.value)
+    key, start = (
+        chunk_key(snapshot.dataset.name, file.chunk.id),
+        file.chunk.head_bytes + file.offset,
+    )
+    expected = bytes(through.source.payload(file.chunk))[file.offset : file.offset + file.length]
+    whole = node._parts.memory.whole(file.chunk.id.value)
+    assert whole is not None
+    wrong = bytearray(whole.payload)
+    wrong[file.offset] ^= 1
+    object.__setattr__(whole, "payload", memoryview(wrong))
 
-    memory = node._parts.memory
-    memory.__init__(64 * MIB)  # type: ignore[misc]
-    wrong = bytearray(expected)
-    wrong[0] ^= 1
-    start = file.chunk.head_bytes + file.offset
-    memory.put_part((file.chunk.id.value, start, file.length), memoryview(wrong))
-
-    stack = stack_of(dataset, snapshot, node, None)
     below = CacheClusterStore(
         SharedDisk(dataset.disk),
         snapshot.dataset,
         ExpectedFiles(snapshot),
-        stack._settings.cache_cluster,  # type: ignore[arg-type]
+        through._settings.cache_cluster,  # type: ignore[arg-type]
     )
-    assert bytes(below.get_range(key, start, file.length)) == bytes(wrong)
+    assert bytes(below.get_range(key, start, file.length)) != expected
     assert below.forget(key)
     assert bytes(below.get_range(key, start, file.length)) == expected
     assert not below.forget(key)
