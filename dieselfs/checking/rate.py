@@ -29,7 +29,7 @@ class ByteRate:
     ) -> None:
         """`wait` sleeps for that many seconds and returns whether it was cancelled.
 
-        It replaces the wait that `stop` cancels.
+        It replaces the wait that `close` cancels.
         """
         if bytes_per_s is not None and bytes_per_s <= 0:
             raise ValueError(f"a rate must be more than 0 bytes a second, not {bytes_per_s}")
@@ -44,7 +44,7 @@ class ByteRate:
     def take(self, size_bytes: int) -> None:
         """Wait until `size_bytes` more may be read, in the order of the callers.
 
-        Raises `Stopped` after `stop`.
+        Raises `Stopped` after `close`.
         """
         if self._stopped.is_set():
             raise Stopped
@@ -57,6 +57,6 @@ class ByteRate:
         if start > now and self._wait(start - now):
             raise Stopped
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Let nothing more through, and wake the waiting threads."""
         self._stopped.set()

@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +34,7 @@ from dieselfs.checking.rate import ByteRate
 from dieselfs.checking.scrub_progress import ScrubFile, ScrubProgress
 from dieselfs.checking.snapshot_check import check_snapshots
 from dieselfs.checking.store_check import StoredDataset, read_stored, retired_after
+from dieselfs.recovery.parallel_reads import read_in_parallel
 from metadata import keys
 from metadata.dataset_state import read_state
 from metadata.errors import RecordCorrupt
@@ -225,7 +224,11 @@ def _read_all(
 
     saved = time.monotonic()
     try:
-        with closing(_in_turn(check, chunks, jobs, rate)) as results:
+        ahead = _AHEAD * jobs - 1
+        with (
+            closing(read_in_parallel(check, chunks, at_once=jobs, ahead=ahead)) as results,
+            closing(rate),
+        ):
             for chunk, result in results:
                 state = _after(state, chunk, result)
                 advance(result.files, result.size_bytes)
@@ -237,29 +240,6 @@ def _read_all(
             file.write(state)
         raise
     return state
-
-
-def _in_turn(
-    check: Callable[[ChunkRef], WholeCheck], chunks: Sequence[ChunkRef], jobs: int, rate: ByteRate
-) -> Generator[tuple[ChunkRef, WholeCheck], None, None]:
-    """Yield each chunk with its result, in order; `jobs` chunks are read at a time.
-
-    When the caller stops, no further chunk is begun.
-    """
-    under_way: deque[tuple[ChunkRef, Future[WholeCheck]]] = deque()
-    pool = ThreadPoolExecutor(jobs, "scrub")
-    try:
-        for chunk in chunks:
-            under_way.append((chunk, pool.submit(check, chunk)))
-            if len(under_way) >= _AHEAD * jobs:
-                first, future = under_way.popleft()
-                yield first, future.result()
-        while under_way:
-            first, future = under_way.popleft()
-            yield first, future.result()
-    finally:
-        rate.stop()
-        pool.shutdown(cancel_futures=True)
 
 
 def _after(state: ScrubProgress, chunk: ChunkRef, result: WholeCheck) -> ScrubProgress:

@@ -8,7 +8,7 @@ running mounts. Where one of these cannot be read, everything counts as needed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,21 +92,16 @@ def pins_of(
     leases: NumberedListing[Lease],
     now_ns: int,
 ) -> Pins:
-    """Return what is pinned, from listings."""
+    """Return what is pinned, from listings.
+
+    Snapshots are garbage themselves; without them, the result is what keeps a snapshot.
+    """
     generations = {snapshot.generation for snapshot in published}
-    generations |= pinned_generations(dataset, tags, leases, now_ns)
+    generations.update(tag.generation for tag in current(tags, dataset))
+    for lease in holding(leases, dataset, now_ns):
+        generations.update(lease.generations)
     unreadable = (*tags.damaged.values(), *leases.damaged.values())
     return Pins(tuple(sorted(generations)), unreadable)
-
-
-def pinned_generations(
-    dataset: DatasetRef, tags: NumberedListing[Tag], leases: NumberedListing[Lease], now_ns: int
-) -> frozenset[int]:
-    """Return the generations of tags and leases alone: their snapshots are not deleted either."""
-    pinned = [tag.generation for tag in current(tags, dataset)]
-    for lease in holding(leases, dataset, now_ns):
-        pinned += lease.generations
-    return frozenset(pinned)
 
 
 def retired_chunks(commits: Sequence[Commit]) -> list[RetiredChunk]:
@@ -135,41 +130,15 @@ def may_be_deleted(chunk: RetiredChunk, pins: Pins, grace_s: float, now_ns: int)
     return old and not pins.protects(chunk.added, chunk.retired)
 
 
-def deletable_chunks(
-    store: ObjectStore,
-    dataset: DatasetRef,
-    commits: Sequence[Commit],
-    pins: Pins,
-    grace_s: float,
-    now_ns: int,
+def stored_retired_chunks(
+    store: ObjectStore, dataset: DatasetRef, commits: Sequence[Commit]
 ) -> list[RetiredChunk]:
-    """Return the retired chunks whose object still exists and may be deleted now.
+    """Return the retired chunks whose object still exists; costs one listing of the chunks.
 
-    `commits` are generations 1 to the newest; `ValueError` if one is missing. Costs one listing of
-    the chunks.
+    `commits` are generations 1 to the newest; `ValueError` if one is missing.
     """
-    chunks = _existing(retired_chunks(commits), chunk_sizes(store, dataset.name))
-    return [chunk for chunk in chunks if may_be_deleted(chunk, pins, grace_s, now_ns)]
-
-
-def waiting_chunks(
-    store: ObjectStore,
-    dataset: DatasetRef,
-    commits: Sequence[Commit],
-    pins: Pins,
-    grace_s: float,
-    now_ns: int,
-) -> list[RetiredChunk]:
-    """Return the retired chunks whose object still exists and must stay for now.
-
-    They are the complement of `deletable_chunks`.
-    """
-    chunks = _existing(retired_chunks(commits), chunk_sizes(store, dataset.name))
-    return [chunk for chunk in chunks if not may_be_deleted(chunk, pins, grace_s, now_ns)]
-
-
-def _existing(chunks: Iterable[RetiredChunk], sizes: Mapping[ChunkId, int]) -> list[RetiredChunk]:
-    return [chunk for chunk in chunks if chunk.ref.id in sizes]
+    sizes = chunk_sizes(store, dataset.name)
+    return [chunk for chunk in retired_chunks(commits) if chunk.ref.id in sizes]
 
 
 def _check_complete(commits: Sequence[Commit]) -> None:

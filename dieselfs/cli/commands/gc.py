@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,8 +22,7 @@ from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
-    from dieselfs.housekeeping.garbage import Garbage
-    from dieselfs.housekeeping.garbage_items import GarbageItem
+    from dieselfs.housekeeping.garbage import Garbage, GarbageItem
     from metadata.kv.key_value_store import KeyValueStore
 
 _A_DAY_S = 86_400
@@ -75,10 +75,12 @@ def gc(
     Objects that are younger than the grace period stay, and so do those that a published snapshot,
     a tag or a running mount needs.
     """
+    from dieselfs.dataset.dataset import stored_names
+
     if (dataset is None) != everything:
         raise UsageError("name one dataset, or give --all", "see `dlcmd gc --help`")
     with context.places() as (store, index):
-        names = [parse_dataset(dataset)] if dataset is not None else _stored_names(store)
+        names = [parse_dataset(dataset)] if dataset is not None else stored_names(store)
         run = _Run(context, store, index, grace, local, unreadable_leases, verbose)
         failed = for_each(names, run.find_in_dataset, as_json=context.output.json)
         run.find_outside()
@@ -93,31 +95,22 @@ def gc(
     return failed or ExitCode.REPAIRED
 
 
+@dataclass(slots=True)
 class _Run:
     """The garbage found in the datasets so far, and its deletion."""
 
-    def __init__(
-        self,
-        context: CommandContext,
-        store: ObjectStore,
-        index: KeyValueStore,
-        grace_s: float,
-        local: bool,
-        unreadable_leases: bool,
-        verbose: bool,
-    ) -> None:
-        self._context = context
-        self._store = store
-        self._index = index
-        self._grace_s = grace_s
-        self._local = local
-        self._unreadable_leases = unreadable_leases
-        self._verbose = verbose
-        self._garbage: list[Garbage] = []
-        self._outside: list[GarbageItem] = []
-        self._waiting: list[GarbageItem] = []
-        self.damaged = False
-        """True if something could not be judged."""
+    _context: CommandContext
+    _store: ObjectStore
+    _index: KeyValueStore
+    _grace_s: float
+    _local: bool
+    _unreadable_leases: bool
+    _verbose: bool
+    _garbage: list[Garbage] = field(default_factory=list)
+    _outside: list[GarbageItem] = field(default_factory=list)
+    _waiting: list[GarbageItem] = field(default_factory=list)
+    damaged: bool = False
+    """True if something could not be judged."""
 
     @property
     def removable(self) -> list[GarbageItem]:
@@ -126,8 +119,7 @@ class _Run:
 
     def find_in_dataset(self, name: str) -> None:
         """Find the garbage of one dataset."""
-        from dieselfs.housekeeping.garbage import find_garbage
-        from dieselfs.housekeeping.local_garbage import former_snapshots
+        from dieselfs.housekeeping.garbage import find_garbage, former_snapshots
 
         with self._context.progress(f"gc {name}") as progress:
             found = find_garbage(
@@ -143,17 +135,14 @@ class _Run:
         self._waiting += found.waiting
         for note in found.notes:
             self.damaged = True
-            if self._context.output.json:
-                self._context.output.record({"dataset": name, "damaged": note})
-            else:
-                self._context.output.line(f"{name}: {note}")
+            self._context.output.result({"dataset": name, "damaged": note}, f"{name}: {note}")
         if self._local:
             folder = self._context.snapshot_folder
             self._take(former_snapshots(folder, name, found.dataset.id, self._grace_s, time.time()))
 
     def find_outside(self) -> None:
         """Find the garbage that belongs to no dataset."""
-        from dieselfs.housekeeping.local_garbage import incomplete_snapshots, temporary_files
+        from dieselfs.housekeeping.garbage import incomplete_snapshots, temporary_files
 
         self._take(temporary_files(self._store, self._grace_s))
         if self._local:
@@ -166,33 +155,22 @@ class _Run:
 
     def print_found(self, *, complete: bool) -> None:
         """Print the garbage and what waits. `complete` is False if some dataset failed."""
-        output = self._context.output
-        if output.json:
-            for item in self.removable + self._waiting:
-                output.record(_record(item))
-            return
+        output, found = self._context.output, self.removable + self._waiting
         if self._verbose:
+            headings = ["KIND", "SIZE", "WHERE", "WHY", "STATE"]
             rows = [
-                [
-                    str(item.kind),
-                    output.size(item.size_bytes),
-                    item.key,
-                    item.reason,
-                    item.kept or "garbage",
-                ]
-                for item in self.removable + self._waiting
+                [item.kind, output.size(item.size_bytes), item.key, item.reason, _state(item)]
+                for item in found
             ]
-            output.table(["KIND", "SIZE", "WHERE", "WHY", "STATE"], rows)
         else:
-            rows = _by_kind(self.removable + self._waiting, output)
-            output.table(["KIND", "COUNT", "SIZE", "STATE"], rows)
-        if not rows and complete:
+            headings, rows = ["KIND", "COUNT", "SIZE", "STATE"], _by_kind(found, output)
+        output.listing(headings, rows, map(_record, found))
+        if complete and not (rows or output.json):
             output.note("no garbage found")
 
     def delete(self) -> None:
         """Delete the garbage, and print how much that was."""
-        from dieselfs.housekeeping.garbage_removal import delete_garbage
-        from dieselfs.housekeeping.local_garbage import delete_outside
+        from dieselfs.housekeeping.garbage_deletion import delete_garbage, delete_outside
 
         deleted: list[GarbageItem] = []
         with self._context.progress("delete") as progress:
@@ -207,29 +185,26 @@ class _Run:
             for item in self._outside:
                 delete_outside(self._store, item)
                 done(item)
-        output = self._context.output
-        if output.json:
-            size_bytes = sum(item.size_bytes for item in deleted)
-            output.record({"deleted": len(deleted), "bytes": size_bytes})
-        else:
-            output.note(f"deleted {_extent(deleted)}")
+        self._context.output.done(
+            {"deleted": len(deleted), "bytes": sum(item.size_bytes for item in deleted)},
+            f"deleted {_extent(deleted)}",
+        )
 
 
 def _record(item: GarbageItem) -> dict[str, Any]:
-    return {
-        "kind": str(item.kind),
-        "key": item.key,
-        "bytes": item.size_bytes,
-        "reason": item.reason,
-        "kept": item.kept or None,
-    }
+    record = {"kind": str(item.kind), "key": item.key, "bytes": item.size_bytes}
+    return {**record, "reason": item.reason, "kept": item.kept or None}
+
+
+def _state(item: GarbageItem) -> str:
+    return item.kept or "garbage"
 
 
 def _by_kind(found: Sequence[GarbageItem], output: Output) -> list[list[str]]:
     """Return rows of kind, count, size and state."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for item in found:
-        sizes.setdefault((str(item.kind), item.kept or "garbage"), []).append(item.size_bytes)
+        sizes.setdefault((item.kind, _state(item)), []).append(item.size_bytes)
     return [
         [kind, str(len(each)), output.size(sum(each)), state]
         for (kind, state), each in sizes.items()
@@ -248,11 +223,6 @@ def _confirm(found: Sequence[GarbageItem], grace_s: float, *, yes: bool) -> None
             f", with a grace period of {human_duration(grace_s)} (no put or purge may be running)"
         )
     confirm(question, yes=yes)
-
-
-def _stored_names(store: ObjectStore) -> list[str]:
-    """Return the names of the store's datasets. This lists the whole store."""
-    return sorted({info.key.split("/")[1] for info in store.list("datasets/")})
 
 
 def _indexed_generation(store: ObjectStore, index: KeyValueStore, name: str) -> int:

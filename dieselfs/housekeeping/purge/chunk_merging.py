@@ -7,11 +7,9 @@ by path stay together. Chunks are read some way ahead of the packing.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +27,7 @@ from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.dataset_writer import CHUNK_IDS
 from dieselfs.housekeeping.purge.chunk_metadata import live_files
 from dieselfs.housekeeping.purge.purge_request import DamagedChunk
+from dieselfs.recovery.parallel_reads import read_in_parallel
 from metadata.records import ChunkRecord
 
 _AHEAD = 4
@@ -64,7 +63,7 @@ class LoadedChunk:
 class Mover:
     """The writer of the new chunks.
 
-    `close` (or leaving the context) stops the threads; stored chunks stay, uncommitted.
+    `close` stops the threads; stored chunks stay, uncommitted.
     """
 
     def __init__(self, dataset: Dataset, target_bytes: int) -> None:
@@ -73,26 +72,19 @@ class Mover:
         """Durable, uncommitted chunks in the order of their ids, without their payloads."""
         self._uploader = Uploader(dataset.store, dataset.ref.name, self._remember)
         self._writer = new_writer(dataset, self._uploader, target_bytes)
-        self._pool = ThreadPoolExecutor(_AHEAD, "purge-read")
 
     def read(self, sources: Sequence[SourceChunk]) -> Iterator[LoadedChunk | DamagedChunk]:
         """Yield the sources in order, each read and verified, or its damage."""
-        under_way: deque[tuple[SourceChunk, Future[LoadedChunk]]] = deque()
-        rest = iter(sources)
-        try:
-            while True:
-                while len(under_way) < _AHEAD and (source := next(rest, None)) is not None:
-                    under_way.append((source, self._pool.submit(self._read, source)))
-                if not under_way:
-                    return
-                source, reading = under_way.popleft()
-                try:
-                    yield reading.result()
-                except (Corrupt, NotFound) as error:
-                    yield DamagedChunk(source.id, str(error))
-        finally:
-            for _, reading in under_way:
-                reading.cancel()
+
+        def read(source: SourceChunk) -> LoadedChunk | DamagedChunk:
+            try:
+                return self._read(source)
+            except (Corrupt, NotFound) as error:
+                return DamagedChunk(source.id, str(error))
+
+        with closing(read_in_parallel(read, sources, at_once=_AHEAD, ahead=_AHEAD - 1)) as chunks:
+            for _, chunk in chunks:
+                yield chunk
 
     def move(self, chunk: LoadedChunk) -> None:
         """Pack the live files of a chunk.
@@ -113,20 +105,8 @@ class Mover:
         return self.stored
 
     def close(self) -> None:
-        """Wait for the reads under way, and stop all threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Stop the threads of the uploader."""
         self._uploader.close()
-
-    def __enter__(self) -> Mover:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _remember(self, chunk: SealedChunk) -> None:
         self.stored.append(SealedChunk(chunk.ref, chunk.head, (), chunk.file_count))

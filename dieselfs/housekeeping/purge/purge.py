@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,9 +46,9 @@ from dieselfs.housekeeping.purge.tombstone_collection import TombstoneCollection
 from dieselfs.housekeeping.retention import (
     Pins,
     RetiredChunk,
-    deletable_chunks,
+    may_be_deleted,
     pins,
-    waiting_chunks,
+    stored_retired_chunks,
 )
 from metadata.records import ChunkRecord
 
@@ -178,7 +179,7 @@ class _Purge:
         ids |= _few_bare(chunks)
         sources = [SourceChunk(chunk_id, chunks[chunk_id.value]) for chunk_id in sorted(ids)]
         chunks_metadata: list[ChunkMetadata] = []
-        with Mover(self.dataset, target_bytes) as mover:
+        with closing(Mover(self.dataset, target_bytes)) as mover:
             try:
                 for read in mover.read(sources):
                     if isinstance(read, DamagedChunk) and _is_dead(chunks[read.id.value]):
@@ -371,8 +372,12 @@ def _retired(
     """Return the retired chunks that may be deleted now, those that must stay, and the pins."""
     now_ns = time.time_ns()
     pinned = pins(dataset.store, dataset.ref.name, now_ns)
-    rest = dataset.store, dataset.ref, commits, pinned, grace_s, now_ns
-    return deletable_chunks(*rest), waiting_chunks(*rest), pinned
+    deletable: list[RetiredChunk] = []
+    waiting: list[RetiredChunk] = []
+    for chunk in stored_retired_chunks(dataset.store, dataset.ref, commits):
+        may_go = may_be_deleted(chunk, pinned, grace_s, now_ns)
+        (deletable if may_go else waiting).append(chunk)
+    return deletable, waiting, pinned
 
 
 def _dataset_bytes(dataset: Dataset) -> int:

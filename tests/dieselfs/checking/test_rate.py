@@ -55,7 +55,7 @@ def test_stopping_wakes_who_waits() -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    rate.stop()
+    rate.close()
     waiting.join(30)
     assert ended.is_set()
     with pytest.raises(Stopped):

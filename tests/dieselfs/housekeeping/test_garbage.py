@@ -35,15 +35,18 @@ from chunkstore.stores.resilient import ResilientStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import Conflict, HistoryDamaged
-from dieselfs.housekeeping.garbage import Garbage, find_garbage
-from dieselfs.housekeeping.garbage_items import PINNED, YOUNG, GarbageItem, GarbageKind
-from dieselfs.housekeeping.garbage_removal import delete_garbage
-from dieselfs.housekeeping.local_garbage import (
-    delete_outside,
+from dieselfs.housekeeping.garbage import (
+    PINNED,
+    YOUNG,
+    Garbage,
+    GarbageItem,
+    GarbageKind,
+    find_garbage,
     former_snapshots,
     incomplete_snapshots,
     temporary_files,
 )
+from dieselfs.housekeeping.garbage_deletion import delete_garbage, delete_outside
 from dieselfs.housekeeping.retention import GRACE_S
 from dieselfs.snapshots import lifecycle
 from metadata.errors import DatasetNotFound

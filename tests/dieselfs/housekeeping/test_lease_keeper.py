@@ -20,7 +20,7 @@ from chunkstore.removal import finish_removal, mark_removed
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
 from tests.chunkstore.packed import StoreWrapper
-from tests.mount.mounting import eventually
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.timeout(120)
 LOGGER = "dieselfs.housekeeping.lease_keeper"

@@ -19,11 +19,10 @@ from dieselfs.housekeeping.retention import (
     GRACE_S,
     Pins,
     RetiredChunk,
-    deletable_chunks,
     may_be_deleted,
     pins,
     retired_chunks,
-    waiting_chunks,
+    stored_retired_chunks,
 )
 
 NS = 1_000_000_000
@@ -158,8 +157,9 @@ def test_deletable_and_waiting_part_what_is_there(
         return [int.from_bytes(chunk.ref.id.value, "big") for chunk in chunks]
 
     def split(*pinned: int) -> tuple[list[int], list[int]]:
-        asked = (store, dataset, commits, Pins(pinned), GRACE_S, NOW_NS)
-        return numbers(deletable_chunks(*asked)), numbers(waiting_chunks(*asked))
+        there = stored_retired_chunks(store, dataset, commits)
+        deletable = [c for c in there if may_be_deleted(c, Pins(pinned), GRACE_S, NOW_NS)]
+        return numbers(deletable), numbers([c for c in there if c not in deletable])
 
     assert split() == ([1, 2], [3])
     assert split(2) == ([], [1, 2, 3])

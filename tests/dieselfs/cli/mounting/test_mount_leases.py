@@ -16,11 +16,11 @@ import pytest
 from chunkstore.commit_log import find_dataset
 from chunkstore.leases import Lease, read_leases
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.housekeeping.garbage import find_garbage
-from dieselfs.housekeeping.garbage_items import GarbageKind
+from dieselfs.housekeeping.garbage import GarbageKind, find_garbage
 from dieselfs.housekeeping.retention import pins
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.mount.mounting import eventually, is_alive
+from tests.eventually import eventually
+from tests.mount.mounting import is_alive
 
 pytestmark = [
     pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE"),

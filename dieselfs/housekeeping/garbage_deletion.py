@@ -11,18 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 from chunkstore.commit_log import CommitLog, find_dataset
 from chunkstore.leases import read_leases
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.temporary_files import with_temporary_files
 from chunkstore.tags import read_tags
 from dieselfs.errors import Conflict
-from dieselfs.housekeeping.garbage import Garbage
-from dieselfs.housekeeping.garbage_items import GarbageItem, GarbageKind
-from dieselfs.housekeeping.retention import may_be_deleted, pinned_generations, pins_of
+from dieselfs.housekeeping.garbage import Garbage, GarbageItem, GarbageKind
+from dieselfs.housekeeping.retention import may_be_deleted, pins_of
 from dieselfs.snapshots.lifecycle import list_published
+from metadata.kernel_image_file import remove_with_images
 
 _LOOKED_AT_ONCE: Final = 1000
 _DELETED_AT_ONCE: Final = 16
@@ -40,17 +42,28 @@ def delete_garbage(
     Raises `Conflict` if the dataset was removed meanwhile. Sends one delete for each object, 16 at
     a time. An error of the store ends the call; earlier deletions stay.
     """
+
+    def delete(item: GarbageItem) -> GarbageItem:
+        store.delete(item.key)
+        return item
+
     done: list[GarbageItem] = []
     with ThreadPoolExecutor(_DELETED_AT_ONCE, "gc") as pool:
         for at in range(0, len(garbage.removable), _LOOKED_AT_ONCE):
             batch = garbage.removable[at : at + _LOOKED_AT_ONCE]
-            still = list(_still_garbage(store, garbage, batch, clock_ns()))
-            for item, _ in zip(
-                still, pool.map(lambda item: store.delete(item.key), still), strict=True
-            ):
+            for item in pool.map(delete, _still_garbage(store, garbage, batch, clock_ns())):
                 done.append(item)
                 deleted(item)
     return done
+
+
+def delete_outside(store: ObjectStore, item: GarbageItem) -> None:
+    """Delete a temporary or a local file; do nothing when it is gone."""
+    offered = with_temporary_files(store)
+    if item.kind is GarbageKind.LOCAL_FILE:
+        remove_with_images(Path(item.key))
+    elif offered is not None:
+        offered.remove_temporary_file(item.key)
 
 
 def _still_garbage(
@@ -64,7 +77,7 @@ def _still_garbage(
     published = list_published(store, dataset.name)
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     pins = pins_of(dataset, published, tags, leases, now_ns)
-    pinned = pinned_generations(dataset, tags, leases, now_ns)
+    pinned = pins_of(dataset, (), tags, leases, now_ns).generations
     committed = {
         chunk_key(dataset.name, ref.id)
         for commit in CommitLog(store, dataset).since(garbage.generation)
