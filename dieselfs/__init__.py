@@ -4,6 +4,8 @@
 
     with dieselfs.connect("imagenet") as client:
         client.get("train/1.jpg")
+    with dieselfs.mount("imagenet", "/mnt/imagenet", memory="8GiB"):
+        open("/mnt/imagenet/train/1.jpg", "rb")
 
 The names are imported when they are used, so that `dlcmd --help` stays quick.
 """
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
     from dieselfs.client import Client, ClientStatistics, connect
     from dieselfs.dataset.file_stat import FileStat
     from dieselfs.errors import DieselFSError
+    from dieselfs.fuse.starting.mount_api import mount
 
-__all__ = ["Client", "ClientStatistics", "DieselFSError", "FileStat", "connect"]
+__all__ = ["Client", "ClientStatistics", "DieselFSError", "FileStat", "connect", "mount"]
 
 _MODULES: Final = {
     "Client": "dieselfs.client",
@@ -26,6 +29,7 @@ _MODULES: Final = {
     "DieselFSError": "dieselfs.errors",
     "FileStat": "dieselfs.dataset.file_stat",
     "connect": "dieselfs.client",
+    "mount": "dieselfs.fuse.starting.mount_api",
 }
 
 

@@ -83,6 +83,8 @@ class Config:
     ssd_admission: Setting | None = None
     ssd_eviction: Setting | None = None
     ssd_warmup: Setting | None = None
+    profile: str | None = None
+    """The profile that the caller named; None: that of the environment or the file, if any."""
 
     @property
     def snapshot_folder(self) -> Path:
@@ -119,6 +121,7 @@ def load_config(
         ssd_admission=given["ssd_admission"],
         ssd_eviction=given["ssd_eviction"],
         ssd_warmup=given["ssd_warmup"],
+        profile=profile,
     )
 
 

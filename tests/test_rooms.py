@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PRODUCT = ROOT / "dieselfs"
 
 # Whoever needs them imports them: they say nothing of each other but this.
-GROUND = {"errors", "config", "former_names"}
+GROUND = {"errors", "config", "former_names", "progress"}
 
 # folder -> what it imports: why
 ARROWS = {
@@ -130,6 +130,22 @@ ARROWS = {
         "fuse.serving": "what serves behind a front",
         "fuse.supervision": "descriptors that the supervisor hands over",
         "shuffle": "a mount's options name an order",
+    },
+    "fuse.starting": {
+        "cache.cluster": "options of a request",
+        "cache.membership": "options of a request",
+        "cache.node": "a policy of a request",
+        "cache.ports": "a secret prevents core dumps",
+        "cache.ssd": "options of a request; pinned blobs",
+        "cache.warmup": "what the SSD has is mounted without the store",
+        "dataset": "the first mount makes a snapshot of a dataset",
+        "fuse.fronts": "a local mount; options",
+        "fuse.mounts": "mountpoints, and mounts that are shared",
+        "fuse.supervision": "the daemon is started",
+        "prefetch": "a plan must fit into memory",
+        "read_stack": "the parts that a mount reads through",
+        "shuffle": "the order of a request",
+        "snapshots": "the snapshot is chosen",
     },
     "fuse": {
         "fuse.control": "a server from its beginning to its end has all of these",

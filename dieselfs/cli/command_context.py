@@ -32,8 +32,6 @@ class CommandContext:
     config: Config
     output: Output
     show_progress: bool = True
-    profile: str | None = None
-    """The value of --profile."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> CommandContext:
@@ -52,7 +50,7 @@ class CommandContext:
             # Without a handler, notices of the library (a store is new) go to stderr.
             logging.getLogger().addHandler(logging.NullHandler())
         show_progress = not (options.get("no_progress") or output.quiet)
-        return cls(config, output, show_progress, options.get("profile"))
+        return cls(config, output, show_progress)
 
     def at(self, store: str | None, index: str | None, profile: str | None) -> CommandContext:
         """Return the same context with other places, as an fstab line gives them.
@@ -63,8 +61,8 @@ class CommandContext:
             return self
         store = store or _flag(self.config.store)
         index = index or _flag(self.config.index)
-        profile = profile or self.profile
-        return replace(self, config=load_config(store, index, profile), profile=profile)
+        profile = profile or self.config.profile
+        return replace(self, config=load_config(store, index, profile))
 
     @property
     def snapshot_folder(self) -> Path:

@@ -7,8 +7,6 @@ show the snapshot chosen.
 
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,32 +20,23 @@ from dieselfs.cli.arguments.option_groups import (
 )
 from dieselfs.cli.command import Size, command, former_option
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.mounting.mount_local import mounted_locally, refresh_locally, refuse_upgrade
 from dieselfs.cli.mounting.mount_options import parse_mount_options
-from dieselfs.cli.mounting.mount_parts import (
-    check_room,
-    opened,
-    read_settings,
-)
 from dieselfs.cli.mounting.mount_request import (
     BLOB_CACHES,
     FRONTS,
-    MountRequest,
-    daemon_command,
     mount_request,
-    sharing_key,
 )
-from dieselfs.cli.mounting.store_probe import check_store
 from dieselfs.cli.rendering.output import counted
 from dieselfs.dataset.address import parse_address
-from dieselfs.errors import MountError, MountpointBusy, SnapshotNotFound
-
-log = logging.getLogger(__name__)
+from dieselfs.errors import MountError, MountpointBusy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from dieselfs.fuse.mounts.mount_table import MountInfo
+    from dieselfs.fuse.starting.mount_request import MountRequest
+    from dieselfs.fuse.starting.start import Create
+    from dieselfs.fuse.starting.started_mount import StartedMount
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
@@ -218,99 +207,31 @@ def mount(
 
 
 def _start(context: CommandContext, request: MountRequest) -> None:
-    """Check all that can be wrong, then start a daemon and wait until it answers."""
-    from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
-    from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_background
+    from dieselfs.fuse.starting.start import start_mount
 
     running = _running(request) if request.refresh else None
     if running is not None:
         _refresh(context, request, running)
         return
-    check_mountable(request.mountpoint, request.nonempty)
-    settings = read_settings(context, request)
-    if settings.ssd is not None:
-        settings.ssd.check()
-    path = _choose(context, request)
-    with opened(path, request) as snapshot:
-        if mounted_locally(context, request, settings.ssd, snapshot, resolve(request.mountpoint)):
-            return
-        away = check_store(context, snapshot, settings.ssd)
-        if away:
-            context.output.note(away)
-        check_room(request, settings, snapshot)
-        name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
-    mountpoint = resolve(request.mountpoint)
-    if _shares(context, request, path, name, mountpoint):
+    _show(context, start_mount(context.config, request, context.output.note, _create(context)))
+
+
+def _show(context: CommandContext, started: StartedMount) -> None:
+    if not context.output.json:
+        for note in started.notes:
+            context.output.note(note)
         return
-    log_file = default_log_file(mountpoint)
-    pid = start_in_background(daemon_command(context, request, path), mountpoint, log_file=log_file)
-    front = _front(mountpoint)
-    if context.output.json:
-        context.output.record(
-            {
-                "mountpoint": str(mountpoint),
-                "snapshot": name,
-                "files": files,
-                "front": front.get("kind"),
-                "pid": pid,
-                "log": str(log_file),
-            }
-        )
-        return
-    context.output.note(
-        f"mounted {name} ({counted(files, 'file')}) at {mountpoint}; log: {log_file}"
-    )
-    more = f"; for more: {front['more']}" if front.get("more") else ""
-    context.output.note(f"front: {front.get('kind')}, {front.get('reason')}{more}")
-
-
-def _shares(
-    context: CommandContext, request: MountRequest, snapshot: Path, name: str, mountpoint: Path
-) -> bool:
-    """Show a mount of the same snapshot with the same options here too, if there is one.
-
-    Both then share one server and one copy of the pages. Returns False if there is no such mount.
-    """
-    from dieselfs.fuse.mounts.erofs_mounts import share
-    from dieselfs.fuse.mounts.mount_table import MountState, ask, mount_entries
-
-    if os.geteuid() != 0:
-        return False
-    key = sharing_key(context, request, snapshot)
-    alike = [entry for entry in mount_entries() if entry.is_dieselfs and entry.shown == name]
-    for info in ask(alike, _ANSWER_TIMEOUT_S):
-        details = info.details
-        is_same = details.get("sharing_key") == key and info.is_erofs
-        if info.state is MountState.SERVING and is_same:
-            share(info.mountpoint, mountpoint)
-            if context.output.json:
-                context.output.record(
-                    {
-                        "mountpoint": str(mountpoint),
-                        "snapshot": name,
-                        "files": details.get("files"),
-                        "front": (details.get("front") or {}).get("kind"),
-                        "pid": info.pid,
-                        "log": None,
-                    }
-                )
-            else:
-                context.output.note(
-                    f"mounted {name} at {mountpoint}; it shares the server of {info.mountpoint}"
-                )
-            return True
-    return False
-
-
-def _front(mountpoint: Path) -> Mapping[str, Any]:
-    """Return the front of a new mount, and the reason for it."""
-    from dieselfs.fuse.mounts.mount_table import ask, entry_at
-
-    entry = entry_at(mountpoint)
-    if entry is None:
-        return {}
-    [info] = ask([entry], _ANSWER_TIMEOUT_S)
-    return info.details.get("front") or {}
+    record: dict[str, Any] = {
+        "mountpoint": str(started.mountpoint),
+        "snapshot": started.snapshot,
+        "files": started.files,
+        "front": started.front,
+        "pid": started.pid,
+        "log": None if started.log is None else str(started.log),
+    }
+    if started.refreshed is not None:
+        record["refreshed"] = started.refreshed
+    context.output.record(record)
 
 
 def _running(request: MountRequest) -> MountInfo | None:
@@ -328,13 +249,15 @@ def _running(request: MountRequest) -> MountInfo | None:
 def _refresh(context: CommandContext, request: MountRequest, running: MountInfo) -> None:
     """Choose a snapshot as for a new mount, then make the running mount show it."""
     from dieselfs.fuse.mounts.mount_table import MountState
+    from dieselfs.fuse.starting.local_start import refresh_locally
+    from dieselfs.fuse.starting.mount_settings import opened
     from dieselfs.fuse.supervision.refresh_request import request_refresh
 
     _check_refreshable(request, running)
     with opened(_choose(context, request), request) as snapshot:
         _check_same_dataset(snapshot, running)
         if running.state is MountState.LOCAL:
-            refresh_locally(context, request, running, snapshot)
+            _show(context, refresh_locally(context.config, request, running, snapshot))
             return
         generation, files = snapshot.generation, snapshot.file_count
     is_newer = generation > (running.generation or 0)
@@ -361,6 +284,7 @@ def _refresh(context: CommandContext, request: MountRequest, running: MountInfo)
 def _upgrade(context: CommandContext, request: MountRequest) -> None:
     """Replace the server of the running mount by the program that is installed now."""
     from dieselfs.fuse.mounts.mountpoint import resolve
+    from dieselfs.fuse.starting.local_start import refuse_upgrade
     from dieselfs.fuse.supervision.refresh_request import request_upgrade
 
     running = _running(request)
@@ -409,29 +333,15 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
         )
 
 
+def _create(context: CommandContext) -> Create:
+    """Return a function that makes a snapshot and shows its progress."""
+    from dieselfs.cli.commands.snapshot import create_snapshot
+
+    return lambda dataset: create_snapshot(context, dataset)
+
+
 def _choose(context: CommandContext, request: MountRequest) -> Path:
     """Return the snapshot file to mount."""
-    from dieselfs.cli.commands.snapshot import create_snapshot
-    from dieselfs.snapshots import snapshot_choice
-    from metadata.errors import SnapshotRefused, SnapshotStale
+    from dieselfs.fuse.starting.start import choose_snapshot
 
-    dataset, folder = request.address.dataset, context.snapshot_folder
-    if request.snapshot:
-        return snapshot_choice.find_file_or_snapshot(
-            request.snapshot, dataset, folder, context.store()
-        )
-    if request.no_index:
-        store = context.store()
-        if request.refresh:
-            return snapshot_choice.pull_snapshot(None, dataset, folder, store)
-        return snapshot_choice.newest_known(dataset, folder, store)
-    with context.client(request.address) as client:
-        places = client.dataset.store, client.dataset.index
-        try:
-            return snapshot_choice.newest_fresh(dataset, folder, *places)
-        except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
-            # The first mount needs no flag; a snapshot that exists is replaced only on request.
-            if not (request.refresh or isinstance(error, SnapshotNotFound)):
-                raise
-            context.output.note(f"{str(error).partition(': ')[0]}: making a new one")
-            return create_snapshot(context, client.dataset)
+    return choose_snapshot(context.config, request, context.output.note, _create(context))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.ssd.options import NONE
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.mounting.mount_request import this_program
 from dieselfs.cli.rendering.entries import iso_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.errors import LocalFileError
+from dieselfs.fuse.starting.mount_request import this_program
 
 if TYPE_CHECKING:
     from dieselfs.cache.ssd.settings import SsdSettings
@@ -39,7 +39,7 @@ def start_in_background(
     command += ["--ssd", NONE if ssd is None else os.fspath(ssd.folder)]
     for place_ in (context.config.store, context.config.index):
         command += [place_.origin, place_.value] if place_.origin.startswith("--") else []
-    command += ["--profile", context.profile] if context.profile else []
+    command += ["--profile", context.config.profile] if context.config.profile else []
     if ssd is not None and ssd.budget_bytes is not None:
         command += ["--ssd-size", str(ssd.budget_bytes)]
     command += [] if options.cache_cluster is None else ["--cache-cluster", options.cache_cluster]

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.mounting.mount_parts import mount_options, opened, read_settings
-from dieselfs.cli.mounting.mount_request import MountRequest, daemon_command, sharing_key
+from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
+from dieselfs.fuse.starting.mount_settings import mount_options, opened, read_settings
 
 if TYPE_CHECKING:
     from dieselfs.fuse.supervision.supervisor import Handed
@@ -40,9 +40,9 @@ def serve(context: CommandContext, request: MountRequest, choose: Callable[[], P
     if UPGRADE_VARIABLE not in os.environ:
         check_mountable(request.mountpoint, request.nonempty)
     if not _names_file(request):
-        command = daemon_command(context, request, choose())
+        command = daemon_command(context.config, request, choose())
         os.execv(command[0], command)
-    program = daemon_command(context, request, Path(request.snapshot or ""))
+    program = daemon_command(context.config, request, Path(request.snapshot or ""))
     status = Supervisor(partial(_serve, context, request), program).run()
     if status:
         sys.exit(status)
@@ -68,14 +68,14 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
     from dieselfs.cache.task.node_memory import CLOSE_S
-    from dieselfs.cli.mounting.store_probe import check_store
     from dieselfs.fuse.mount import Observed, run_mount
+    from dieselfs.fuse.starting.store_probe import check_store
     from dieselfs.fuse.supervision.shutdown import Shutdown
     from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
     from dieselfs.read_stack import ReadStack, peer_statistics
     from dieselfs.snapshots.expected_files import ExpectedFiles
 
-    settings = read_settings(context, request)
+    settings = read_settings(context.config, request)
     with ExitStack() as parts:
         store = context.store(request.patience_s)
         snapshot = _snapshot(context, request, handed)
@@ -83,7 +83,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             return
         parts.enter_context(snapshot)
         if not handed.state:
-            away = check_store(context, snapshot, settings.ssd, store)
+            away = check_store(context.config, snapshot, settings.ssd, store)
             if away:
                 log.warning("%s", away)
         shutdown = Shutdown(forced=True)
@@ -98,11 +98,11 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
         lease.serve(snapshot.generation)
         options = replace(
-            mount_options(context, request),
+            mount_options(context.config, request),
             task_folder=stack.folder.path,
             memory_bytes=budget_bytes,
             preload_bytes=budget_bytes if request.preload else 0,
-            sharing_key=sharing_key(context, request, snapshot.path),
+            sharing_key=sharing_key(context.config, request, snapshot.path),
         )
         observed = Observed(
             store=store.statistics,

@@ -1,7 +1,4 @@
-"""The parts of a mount, as its request and the configuration give them.
-
-They are the snapshot, memory, tiers and options.
-"""
+"""The settings of a mount, as its request and the configuration give them."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.mounting.mount_request import MountRequest
+from dieselfs.config import Config
 from dieselfs.errors import LocalFileError
+from dieselfs.fuse.starting.mount_request import MountRequest
 
 if TYPE_CHECKING:
     from dieselfs.cache.cluster.settings import CacheClusterSettings
@@ -50,39 +47,37 @@ def check_room(request: MountRequest, settings: ReadSettings, snapshot: Snapshot
         require_room_for(snapshot, request.shuffle, settings.budget_bytes(snapshot.dataset))
 
 
-def peer_settings(context: CommandContext, request: MountRequest) -> PeerSettings | None:
+def peer_settings(config: Config, request: MountRequest) -> PeerSettings | None:
     """Return the settings of the peer cache, or None. A secret prevents core dumps."""
     from dieselfs.cache.membership import peer_options
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 
     options = request.peers.otherwise(peer_options.options_in(os.environ))
-    settings = peer_options.peer_settings(options, request.task, context.config.index)
+    settings = peer_options.peer_settings(options, request.task, config.index)
     if settings is not None:
         prevent_core_dumps()
     return settings
 
 
-def cache_cluster_settings(
-    context: CommandContext, request: MountRequest
-) -> CacheClusterSettings | None:
+def cache_cluster_settings(config: Config, request: MountRequest) -> CacheClusterSettings | None:
     """Return the settings of the cache cluster, or None. A secret prevents core dumps."""
     from dieselfs.cache.cluster import options as cluster_options
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 
-    settings = cluster_options.cache_cluster_settings(request.cache_cluster, context.config)
+    settings = cluster_options.cache_cluster_settings(request.cache_cluster, config)
     if settings is not None:
         prevent_core_dumps()
     return settings
 
 
-def ssd_settings(context: CommandContext, request: MountRequest) -> SsdSettings | None:
+def ssd_settings(config: Config, request: MountRequest) -> SsdSettings | None:
     """Return the settings of the SSD tier that the request or the configuration names, or None."""
     from dieselfs.cache.ssd import settings as ssd_tier
 
-    return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(context.config)))
+    return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(config)))
 
 
-def read_settings(context: CommandContext, request: MountRequest) -> ReadSettings:
+def read_settings(config: Config, request: MountRequest) -> ReadSettings:
     """Return the parts through which the mount reads."""
     from dieselfs.read_stack import ReadSettings
 
@@ -90,20 +85,20 @@ def read_settings(context: CommandContext, request: MountRequest) -> ReadSetting
         task=request.task,
         memory_bytes=request.memory_bytes,
         eviction=request.eviction or "uniform",
-        peers=peer_settings(context, request),
-        ssd=ssd_settings(context, request),
-        cache_cluster=cache_cluster_settings(context, request),
+        peers=peer_settings(config, request),
+        ssd=ssd_settings(config, request),
+        cache_cluster=cache_cluster_settings(config, request),
     )
 
 
-def mount_options(context: CommandContext, request: MountRequest) -> MountOptions:
+def mount_options(config: Config, request: MountRequest) -> MountOptions:
     """Return the options of the mount itself. The store's URL has no password."""
     from dieselfs.config import redacted
     from dieselfs.fuse.fronts.front_parts import MountOptions
 
     return MountOptions(
         request.mountpoint,
-        store_url=redacted(context.config.store.value),
+        store_url=redacted(config.store.value),
         allow_other=request.allow_other,
         uid=request.uid,
         gid=request.gid,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.rendering.output import counted
+from dieselfs.assembly import open_configured_store
+from dieselfs.config import Config
 from dieselfs.errors import MountError, SsdUnavailable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _CHUNKS_LOOKED_FOR: Final = 8
 
 
 def check_store(
-    context: CommandContext,
+    config: Config,
     snapshot: Snapshot,
     ssd: SsdSettings | None,
     patient: ObjectStore | None = None,
@@ -31,9 +31,9 @@ def check_store(
     """
     from chunkstore.errors import Unavailable
 
-    where = context.config.store
+    where = config.store
     try:
-        _check_chunks(context.store(), snapshot, where)
+        _check_chunks(open_configured_store(config, None), snapshot, where)
     except Unavailable:
         cached = None if ssd is None else _cached(ssd, snapshot)
         if cached:
@@ -57,7 +57,7 @@ def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
     except SsdUnavailable:
         return ""
     return (
-        f"{found.cached_chunks:,} of {counted(found.chunks, 'chunk')}"
+        f"{found.cached_chunks:,} of {found.chunks:,} chunk{'' if found.chunks == 1 else 's'}"
         if found.cached_chunks
         else ""
     )

@@ -1,0 +1,134 @@
+"""The request for a mount, and the command line that gives it to a daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chunkstore.stores.retrying import PATIENCE_S
+from dieselfs.cache.cluster.settings import CacheClusterOptions
+from dieselfs.cache.membership.peer_options import PeerOptions
+from dieselfs.cache.ssd.options import SsdOptions
+from dieselfs.config import Config
+from dieselfs.dataset.address import DatasetAddress
+
+if TYPE_CHECKING:
+    from dieselfs.cache.node.block_eviction import PolicyName
+    from dieselfs.fuse.mounts.front_choice import WantedCache, WantedFront
+    from dieselfs.shuffle.order import ShuffleParameters
+
+
+@dataclass(frozen=True, slots=True)
+class MountRequest:
+    """A dataset, a mountpoint, and the values of the options that `dlcmd mount` has.
+
+    None stands for an option that is not given.
+    """
+
+    address: DatasetAddress
+    mountpoint: Path
+    allow_other: bool = False
+    nonempty: bool = False
+    uid: int | None = None
+    gid: int | None = None
+    snapshot: str | None = None
+    refresh: bool = False
+    no_index: bool = False
+    memory_bytes: int | None = None
+    task: str | None = None
+    shuffle: ShuffleParameters | None = None
+    eviction: PolicyName | None = None
+    preload: bool = False
+    prefill_bytes: int | None = None
+    front: WantedFront = "auto"
+    blob_cache: WantedCache = "auto"
+    patience_s: float = PATIENCE_S
+    peers: PeerOptions = field(default_factory=PeerOptions)
+    """Only what the caller gives: a daemon inherits the variables."""
+    ssd: SsdOptions = field(default_factory=SsdOptions)
+    """Only what the caller gives, likewise."""
+    cache_cluster: CacheClusterOptions = field(default_factory=CacheClusterOptions)
+    """Only what the caller gives, likewise."""
+
+
+def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> list[str]:
+    """Return the command line of the daemon.
+
+    The daemon inherits the environment, so only the values of flags and -o options are repeated.
+    """
+    command = [
+        *this_program(),
+        "mount",
+        "--foreground",
+        "--no-index",
+        "--snapshot",
+        os.fspath(snapshot.absolute()),
+    ]
+    for place in (config.store, config.index):
+        # Peers meet in the index's Redis. No flag has a password: `dieselfs.config`.
+        command += [place.origin, place.value] if place.origin.startswith("--") else []
+    command += ["--profile", config.profile] if config.profile else []
+    command += ["--allow-other"] if request.allow_other else []
+    command += ["--nonempty"] if request.nonempty else []
+    command += ["--preload"] if request.preload else []
+    command += ["--no-share"] if request.peers.no_share else []
+    if request.ssd.warmup is not None:
+        command += ["--ssd-warmup" if request.ssd.warmup else "--no-ssd-warmup"]
+    secret_file, cache_cluster_secret_file = (
+        request.peers.secret_file,
+        request.cache_cluster.secret_file,
+    )
+    for flag, value in (
+        ("--front", request.front),
+        ("--blob-cache", request.blob_cache),
+        ("--uid", request.uid),
+        ("--gid", request.gid),
+        ("--memory", request.memory_bytes),
+        ("--task", request.task),
+        ("--eviction", request.eviction),
+        ("--shuffle", request.shuffle),
+        ("--prefill", request.prefill_bytes),
+        ("--patience", round(request.patience_s)),
+        ("--peers", request.peers.peers),
+        ("--peer-listen", request.peers.listen),
+        ("--peer-advertise", request.peers.advertise),
+        ("--peer-name", request.peers.name),
+        ("--peer-nodes", request.peers.nodes),
+        ("--cache-policy", request.peers.cache_policy),
+        ("--ssd", request.ssd.folder),
+        ("--ssd-size", request.ssd.size_bytes),
+        ("--ssd-admission", request.ssd.admission),
+        ("--ssd-eviction", request.ssd.eviction),
+        ("--secret-file", None if secret_file is None else os.path.abspath(secret_file)),
+        ("--cache-cluster", request.cache_cluster.cache_cluster),
+        (
+            "--cache-cluster-secret-file",
+            None
+            if cache_cluster_secret_file is None
+            else os.path.abspath(cache_cluster_secret_file),
+        ),
+    ):
+        command += [] if value is None else [flag, str(value)]
+    return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
+
+
+def sharing_key(config: Config, request: MountRequest, snapshot: Path) -> str:
+    """Return a key that is equal for two mounts that differ in nothing but their place.
+
+    Such mounts can share one server and its pages.
+    """
+    command = daemon_command(config, request, snapshot)[:-1]
+    variables = sorted(item for item in os.environ.items() if item[0].startswith("DIESELFS_"))
+    return hashlib.sha256(repr((command[2:], variables)).encode()).hexdigest()
+
+
+def this_program() -> list[str]:
+    """Return the command that starts `dlcmd` again, from wherever it was started."""
+    script = os.path.realpath(sys.argv[0])  # mount(8) runs `dlcmd` by another name
+    if os.path.basename(script).startswith("dlcmd") and os.path.isfile(script):
+        return [sys.executable, script]
+    return [sys.executable, "-m", "dieselfs.cli"]
