@@ -27,6 +27,11 @@ _owners: WeakSet[Renewable] = WeakSet()
 def renew_now_and_after_fork(owner: Renewable) -> None:
     """Call `owner.renew()` now, and in each process forked from this one while `owner` lives."""
     owner.renew()
+    renew_after_fork(owner)
+
+
+def renew_after_fork(owner: Renewable) -> None:
+    """Call `owner.renew()` in each process forked from this one while `owner` lives."""
     _owners.add(owner)
 
 

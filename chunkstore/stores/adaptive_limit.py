@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
 from chunkstore.stores.aimd import Aimd, LimitPolicy
 from chunkstore.stores.object_store import Buffer, ObjectStore
@@ -52,18 +51,10 @@ class LimitedStore(ReadWrapper):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(store)
-        self._policy = policy or LimitPolicy()
         self._clock = clock
-        renew_now_and_after_fork(self)
-
-    def renew(self) -> None:
-        """Start with a new limit and an empty queue; called at first and in a forked child."""
         self._lock = threading.Lock()
-        self._aimd = Aimd(self._policy)
+        self._aimd = Aimd(policy or LimitPolicy())
         self._turns = Turns(self._aimd.limit)
-
-    def __reduce__(self) -> tuple[type[LimitedStore], tuple[ObjectStore, LimitPolicy]]:
-        return type(self), (self._wrapped, self._policy)
 
     def statistics(self) -> LimitStatistics:
         """Return the current statistics."""

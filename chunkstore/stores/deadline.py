@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import TypeVar
 
-from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import Answer, Answers, CallThreads
 from chunkstore.errors import Unavailable
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
@@ -49,15 +48,8 @@ class DeadlineStore:
         self._store = store
         self._timeout_s = request_timeout_s
         self._threads = CallThreads("store-call")
-        renew_now_and_after_fork(self)
-
-    def renew(self) -> None:
-        """Start with a zero count; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._abandoned = 0
-
-    def __reduce__(self) -> tuple[type[DeadlineStore], tuple[ObjectStore, float]]:
-        return type(self), (self._store, self._timeout_s)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         """Create an object, without a deadline."""

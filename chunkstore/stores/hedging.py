@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import Answers
 from chunkstore.errors import Unavailable
 from chunkstore.stores.deadline import DeadlineStore
@@ -79,17 +78,10 @@ class HedgingStore(ReadWrapper):
         self._store = store
         self._policy = policy or HedgePolicy()
         self._clock = clock
-        renew_now_and_after_fork(self)
-
-    def renew(self) -> None:
-        """Start without latencies and with zero counts; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._latencies = Latencies(self._policy.quantile, self._policy.enough)
         self._budget = HedgeBudget(self._policy.extra_share, self._policy.burst)
         self._reads = self._hedges = self._won = self._refused = 0
-
-    def __reduce__(self) -> tuple[type[HedgingStore], tuple[DeadlineStore, HedgePolicy]]:
-        return type(self), (self._store, self._policy)
 
     def statistics(self) -> HedgeStatistics:
         """Return the current counts."""

@@ -1,4 +1,4 @@
-"""A base for wrappers of an object store that change its reads and pass on the other calls."""
+"""Bases for wrappers of an object store, which pass on the calls that they do not change."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
 
 
-class ReadWrapper:
-    """An `ObjectStore` over another one; subclasses define `_read`."""
+class StoreWrapper:
+    """An `ObjectStore` that passes on every call to another one."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._wrapped = store
@@ -19,12 +19,12 @@ class ReadWrapper:
         self._wrapped.create(key, parts)
 
     def get(self, key: str) -> Buffer:
-        """Return a whole object by `_read`."""
-        return self._read(Read(key))
+        """Return a whole object of the wrapped store."""
+        return self._wrapped.get(key)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        """Return a range of an object by `_read`."""
-        return self._read(Read(key, offset, length))
+        """Return a range of an object of the wrapped store."""
+        return self._wrapped.get_range(key, offset, length)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List objects of the wrapped store."""
@@ -37,6 +37,18 @@ class ReadWrapper:
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of an object of the wrapped store."""
         return self._wrapped.stat(key)
+
+
+class ReadWrapper(StoreWrapper):
+    """A wrapper that changes reads; subclasses define `_read`."""
+
+    def get(self, key: str) -> Buffer:
+        """Return a whole object by `_read`."""
+        return self._read(Read(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Return a range of an object by `_read`."""
+        return self._read(Read(key, offset, length))
 
     def _read(self, read: Read) -> Buffer:
         raise NotImplementedError

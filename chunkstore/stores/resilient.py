@@ -12,14 +12,16 @@ A read costs one hand-over to a thread and back, and a few microseconds in each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from chunkstore.after_fork import renew_after_fork
 from chunkstore.stores.adaptive_limit import LimitedStore, LimitStatistics
 from chunkstore.stores.aimd import LimitPolicy
 from chunkstore.stores.deadline import DeadlineStatistics, DeadlineStore
 from chunkstore.stores.hedging import HedgePolicy, HedgeStatistics, HedgingStore
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.read_wrapper import StoreWrapper
 from chunkstore.stores.retrying import RetryingStore, RetryPolicy, RetryStatistics
 
 
@@ -43,52 +45,39 @@ class ResilienceStatistics:
     deadline: DeadlineStatistics
 
 
-class ResilientStore:
+class ResilientStore(StoreWrapper):
     """A store inside all four wrappers.
 
-    Thread-safe and usable in forked children. It can be pickled if the store can; its counters then
-    start at 0.
+    Thread-safe. A forked child has wrappers of its own, whose counters start at 0. It can be
+    pickled if the store can.
     """
 
-    def __init__(self, store: ObjectStore, policy: ResiliencePolicy | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: ResiliencePolicy | None = None,
+        has_answered: bool = False,
+    ) -> None:
+        """`has_answered`: another process has had an answer, so the address is right."""
         self.store = store
-        self._policy = policy = policy or ResiliencePolicy()
-        self._deadline = DeadlineStore(store, policy.request_timeout_s)
+        self._policy = policy or ResiliencePolicy()
+        self._wrap(has_answered)
+        renew_after_fork(self)
+
+    def _wrap(self, has_answered: bool) -> None:
+        policy = self._policy
+        self._deadline = DeadlineStore(self.store, policy.request_timeout_s)
         self._hedging = HedgingStore(self._deadline, policy.hedge)
         self._limited = LimitedStore(self._hedging, policy.limit)
-        self._retrying = RetryingStore(self._limited, policy.retry)
+        self._retrying = RetryingStore(self._limited, policy.retry, has_answered=has_answered)
+        self._wrapped = self._retrying
 
-    def __reduce__(
-        self,
-    ) -> tuple[type[ResilientStore], tuple[ObjectStore, ResiliencePolicy], bool]:
-        return type(self), (self.store, self._policy), self._retrying.has_answered
+    def renew(self) -> None:
+        """Create the wrappers again; called in a forked child."""
+        self._wrap(self._retrying.has_answered)
 
-    def __setstate__(self, has_answered: bool) -> None:
-        self._retrying.has_answered = has_answered
-
-    def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        """Create an object (`RetryingStore`)."""
-        self._retrying.create(key, parts)
-
-    def get(self, key: str) -> Buffer:
-        """Return a whole object."""
-        return self._retrying.get(key)
-
-    def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        """Return a range of an object."""
-        return self._retrying.get_range(key, offset, length)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List objects."""
-        return self._retrying.list(prefix)
-
-    def delete(self, key: str) -> None:
-        """Delete an object."""
-        self._retrying.delete(key)
-
-    def stat(self, key: str) -> ObjectInfo:
-        """Return the size of an object."""
-        return self._retrying.stat(key)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self._policy, self._retrying.has_answered)
 
     def statistics(self) -> ResilienceStatistics:
         """Return the current statistics of all wrappers."""

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import AlreadyExists, NotFound, Unavailable
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.outage import Outage
@@ -85,33 +84,19 @@ class RetryingStore:
         store: ObjectStore,
         policy: RetryPolicy | None = None,
         *,
+        has_answered: bool = False,
         seed: int | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._policy = policy or RetryPolicy()
-        self._seed = seed
         self._sleep = sleep
-        self.has_answered = False
-        """True if the store has answered.
-
-        The value is pickled with the store, so that a receiving process need not check the address
-        again.
-        """
-        renew_now_and_after_fork(self)
-
-    def renew(self) -> None:
-        """Start with new locks and zero counts; called at first and in a forked child."""
+        self.has_answered = has_answered
+        """True if the store has answered, in this process or in the one that handed it on."""
         self._lock = threading.Lock()
-        self._random = random.Random(self._seed)
+        self._random = random.Random(seed)
         self._outage = Outage()
         self._retries = self._given_up = 0
-
-    def __reduce__(self) -> tuple[type[RetryingStore], tuple[ObjectStore, RetryPolicy], bool]:
-        return type(self), (self._store, self._policy), self.has_answered
-
-    def __setstate__(self, has_answered: bool) -> None:
-        self.has_answered = has_answered
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         """Create an object; a retry succeeds if an unanswered earlier try did."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,8 +9,8 @@ from chunkstore.errors import NotFound, Unavailable
 from chunkstore.stores.adaptive_limit import LimitedStore
 from chunkstore.stores.aimd import LimitPolicy
 from chunkstore.stores.time_left import OperationEnds
-from tests.chunkstore.stores.faulty_store import FaultyStore, eventually, hanging
-from tests.contracts.key_value_store_contract import fork
+from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
+from tests.eventually import eventually
 
 
 def limited(faulty: FaultyStore, first: int, highest: int = 64) -> LimitedStore:
@@ -95,19 +94,3 @@ def test_a_lower_limit_holds_for_the_next() -> None:
         with OperationEnds(0.02), pytest.raises(Unavailable, match="earlier reads"):
             store.get("k")
     assert [one.result() for one in late] == [b"x"] * 2
-
-
-def test_in_a_forked_child_nothing_is_in_flight() -> None:
-    with ThreadPoolExecutor(2) as pool, hanging() as hang:
-        faulty = FaultyStore(lambda call, key, _: hang() if key == "slow" else None)
-        faulty.inner.create("slow", [b"x"])
-        store = limited(faulty, first=2)
-        for _ in range(2):
-            pool.submit(store.get, "slow")
-        eventually(lambda: store.statistics().in_flight == 2)
-
-        def child() -> None:
-            assert store.statistics().in_flight == 0
-            assert store.get("k") == b"0123456789"
-
-        assert os.waitpid(fork(child), 0)[1] == 0

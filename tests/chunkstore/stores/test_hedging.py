@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +9,8 @@ import pytest
 from chunkstore.errors import ChunkStoreError, NotFound, Unavailable
 from chunkstore.stores.deadline import DeadlineStore
 from chunkstore.stores.hedging import HedgePolicy, HedgeStatistics, HedgingStore
-from tests.chunkstore.stores.faulty_store import FaultyStore, eventually, hanging
-from tests.contracts.key_value_store_contract import fork
+from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
+from tests.eventually import eventually
 
 # A read that is answered at once comes within 0.3 s on any machine; one that hangs does not.
 POLICY = HedgePolicy(shortest_s=0.3, extra_share=1.0, enough=4)
@@ -175,18 +174,3 @@ def test_one_slow_object_delays_nobody_else() -> None:
         assert list(pool.map(store.get, ["k"] * 200)) == [b"0123456789"] * 200
         assert not any(one.done() for one in late)
     assert [one.result() for one in late] == [b"x"] * 8
-
-
-def test_in_a_forked_child() -> None:
-    store = hedging(FaultyStore())
-    with hanging() as hang:
-
-        def child() -> None:
-            assert store.statistics() == HedgeStatistics()
-            assert [store.get("k") for _ in range(5)] == [b"0123456789"] * 5
-            store._store._store.fault = nth(14, hang)  # type: ignore[attr-defined]
-            while store.statistics().hedges == 0:
-                assert store.get("k") == b"0123456789"
-
-        assert os.waitpid(fork(child), 0)[1] == 0
-    assert store.statistics().reads == 8

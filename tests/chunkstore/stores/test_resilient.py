@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,18 +15,20 @@ from chunkstore.errors import NotFound, Unavailable
 from chunkstore.stores.adaptive_limit import LimitedStore
 from chunkstore.stores.aimd import LimitPolicy
 from chunkstore.stores.deadline import DeadlineStore
-from chunkstore.stores.hedging import HedgingStore
+from chunkstore.stores.hedging import HedgePolicy, HedgeStatistics, HedgingStore
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.resilient import ResiliencePolicy, ResilientStore
 from chunkstore.stores.retrying import RetryingStore, RetryPolicy, RetryStatistics
 from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
+from tests.contracts.key_value_store_contract import fork
 from tests.contracts.object_store_contract import (
     ObjectStoreContract,
     OpenStore,
     SharedObjectStoreContract,
 )
+from tests.eventually import eventually
 
 WRAPPERS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
     "retrying": RetryingStore,
@@ -52,9 +56,8 @@ class TestOverADirectory(SharedObjectStoreContract):
 class TestPickled:
     """A helper process is given the store: with what it needs, and without what is of this process."""
 
-    @pytest.mark.parametrize("wrapper", WRAPPERS)
-    def test_over_a_directory(self, wrapper: str, tmp_path: Path) -> None:
-        store = WRAPPERS[wrapper](LocalDirectory(tmp_path / "store"))
+    def test_over_a_directory(self, tmp_path: Path) -> None:
+        store = ResilientStore(LocalDirectory(tmp_path / "store"))
         store.create("k", [b"x"])
         assert store.get("k") == b"x"
         copy = pickle.loads(pickle.dumps(store))
@@ -95,6 +98,57 @@ class TestPickled:
         for store in (MemoryObjectStore(), ResilientStore(MemoryObjectStore())):
             with pytest.raises(TypeError):
                 pickle.dumps(store)
+
+
+class TestForked:
+    """A child has wrappers of its own: none of the parent's reads, latencies and counts are there."""
+
+    def test_nothing_is_in_flight(self) -> None:
+        with ThreadPoolExecutor(2) as pool, hanging() as hang:
+            faulty = FaultyStore(lambda call, key, _: hang() if key == "slow" else None)
+            faulty.inner.create("slow", [b"x"])
+            faulty.inner.create("k", [b"0123456789"])
+            store = ResilientStore(faulty, ResiliencePolicy(limit=LimitPolicy(first=2)))
+            for _ in range(2):
+                pool.submit(store.get, "slow")
+            eventually(lambda: store.statistics().limit.in_flight == 2)
+
+            def child() -> None:
+                assert store.statistics().limit.in_flight == 0
+                assert store.get("k") == b"0123456789"
+
+            assert os.waitpid(fork(child), 0)[1] == 0
+
+    def test_it_learns_anew_when_a_read_is_late(self) -> None:
+        faulty = FaultyStore()
+        faulty.inner.create("k", [b"x"])
+        hedge = HedgePolicy(shortest_s=0.3, extra_share=1.0, enough=4)
+        store = ResilientStore(faulty, ResiliencePolicy(hedge=hedge))
+        assert [store.get("k") for _ in range(8)] == [b"x"] * 8
+        with hanging() as hang:
+
+            def child() -> None:
+                assert store.statistics().hedge == HedgeStatistics()
+                assert [store.get("k") for _ in range(5)] == [b"x"] * 5
+                faulty.fault = lambda call, key, number: hang() if number == 14 else None
+                while store.statistics().hedge.hedges == 0:
+                    assert store.get("k") == b"x"
+
+            assert os.waitpid(fork(child), 0)[1] == 0
+        assert store.statistics().hedge.reads == 8
+
+    def test_it_knows_that_the_store_has_answered(self, tmp_path: Path) -> None:
+        policy = ResiliencePolicy(RetryPolicy(None, first_pause_s=0.001, operation_timeout_s=0.5))
+        store = ResilientStore(LocalDirectory(tmp_path / "store"), policy)
+        store.create("k", [b"x"])
+        (tmp_path / "store").rename(tmp_path / "gone")
+
+        def child() -> None:
+            with pytest.raises(Unavailable):
+                store.get("k")
+            assert store.statistics().retry.retries > 4
+
+        assert os.waitpid(fork(child), 0)[1] == 0
 
 
 class TestTogether:
