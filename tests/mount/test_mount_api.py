@@ -68,7 +68,7 @@ def test_the_mount_ends_when_the_block_fails_and_may_be_ended_before(
         1 / 0  # noqa: B018
     assert entry_at(tmp_path / "mnt") is None
     with dieselfs.mount(pets, tmp_path / "mnt") as root:
-        subprocess.run(["umount", root], check=True)
+        subprocess.run(["umount", "-R", root], check=True)
     assert entry_at(root) is None
 
 
