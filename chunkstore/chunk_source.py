@@ -21,6 +21,11 @@ class ChunkRef:
     """The payload's start in the object."""
     payload_bytes: int
 
+    @property
+    def object_bytes(self) -> int:
+        """The length of the whole object."""
+        return self.head_bytes + self.payload_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class FileExtent:

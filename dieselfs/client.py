@@ -28,10 +28,12 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.errors import Corrupt, NotFound
+from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.assembly import open_places, private_snapshot_folder
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.verified_source import VerifiedSource
+from dieselfs.cache.read_settings import ReadSettings
 from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier
 from dieselfs.cache.task.node_memory import NodeMemory, NodeMemoryStatistics
 from dieselfs.cache.task.sample_reader import SampleReader
@@ -49,10 +51,10 @@ from dieselfs.dataset.file_stat import (
 )
 from dieselfs.errors import AddressError, UsageError
 from dieselfs.housekeeping.purge.purge import purge
-from dieselfs.housekeeping.purge.purge_request import PurgeProgress, PurgeReport, PurgeRequest
+from dieselfs.housekeeping.purge.purge_request import PurgeReport, PurgeRequest
 from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
 from dieselfs.prefetch.reading_position import ReadingPosition
-from dieselfs.read_stack import ReadSettings, ReadStack
+from dieselfs.read_stack import ReadStack, client_settings
 from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
 from dieselfs.snapshots import lifecycle
 from dieselfs.snapshots.expected_files import ExpectedFiles
@@ -296,7 +298,7 @@ class Client:
         """
         if self._memory is not None:
             return
-        settings = ReadSettings.of_client(
+        settings = client_settings(
             memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd
         )
         self._stack = ReadStack(self.dataset.ref, self.dataset.store, settings, self._expected)
@@ -486,7 +488,7 @@ class Client:
         )
 
     def purge(
-        self, request: PurgeRequest | None = None, progress: PurgeProgress | None = None
+        self, request: PurgeRequest | None = None, progress: Progress = NO_PROGRESS
     ) -> PurgeReport:
         """DL_purge: merge chunks with holes, and delete the retired chunks that no reader may need.
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PRODUCT = ROOT / "dieselfs"
 
 # Whoever needs them imports them: they say nothing of each other but this.
-GROUND = {"errors", "config", "former_names", "progress"}
+GROUND = {"errors", "config", "former_names"}
 
 # folder -> what it imports: why
 ARROWS = {
@@ -132,6 +132,7 @@ ARROWS = {
         "shuffle": "a mount's options name an order",
     },
     "fuse.starting": {
+        "cache": "the settings of what a mount reads through",
         "cache.cluster": "options of a request",
         "cache.membership": "options of a request",
         "cache.node": "a policy of a request",
@@ -143,7 +144,6 @@ ARROWS = {
         "fuse.mounts": "mountpoints, and mounts that are shared",
         "fuse.supervision": "the daemon is started",
         "prefetch": "a plan must fit into memory",
-        "read_stack": "the parts that a mount reads through",
         "shuffle": "the order of a request",
         "snapshots": "the snapshot is chosen",
     },
@@ -159,10 +159,16 @@ ARROWS = {
     },
     # Doors: they call what they need of the above, and none is called by it.
     "assembly": {},
+    "cache": {
+        "cache.cluster": "settings of a part",
+        "cache.node": "where the task's memory is, and how much",
+        "cache.ports": "settings of a part",
+        "cache.ssd": "settings of a part",
+    },
     "read_stack": {
+        "cache": "the settings of all parts",
         "cache.cluster": "a part of the stack",
         "cache.membership": "the task and its peers, as the environment names them",
-        "cache.node": "where the task's memory is, and how much",
         "cache.peers": "a part of the stack",
         "cache.ports": "settings of peers; what a source is",
         "cache.ssd": "a part of the stack",
@@ -171,6 +177,7 @@ ARROWS = {
         "snapshots": "chunks are verified by what snapshots say",
     },
     "client": {
+        "cache": "the settings of what it reads through",
         "cache.ports": "settings of peers are arguments",
         "cache.ssd": "an SSD tier is an argument",
         "cache.task": "samples are read from node memory",

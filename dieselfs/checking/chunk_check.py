@@ -95,7 +95,7 @@ def check_length(chunk: ChunkRef, size_bytes: int | None) -> ChunkDamage | None:
     """
     if size_bytes is None:
         return ChunkDamage(chunk, Kind.CHUNK_MISSING, "the object is not in the store")
-    expected = _total(chunk)
+    expected = chunk.object_bytes
     if size_bytes == expected:
         return None
     compared = "shorter" if size_bytes < expected else "longer"
@@ -161,7 +161,7 @@ def _check_once(
     throttle: Callable[[int], None],
 ) -> WholeCheck:
     length = check_length(chunk, size_bytes)
-    check = _check_in_memory if _total(chunk) <= MAX_WHOLE_BYTES else _check_in_parts
+    check = _check_in_memory if chunk.object_bytes <= MAX_WHOLE_BYTES else _check_in_parts
 
     def read(start: int, length: int) -> memoryview:
         throttle(length)
@@ -182,7 +182,7 @@ def _check_in_memory(
     dataset: DatasetRef, chunk: ChunkRef, read: Callable[[int, int], memoryview]
 ) -> tuple[Entries, set[int]]:
     """Return the entries, and the numbers of the files that do not have their checksums."""
-    data = read(0, _total(chunk))
+    data = read(0, chunk.object_bytes)
     entries = _sound_head(data, dataset, chunk).entries
     return entries, _bad_files(data[chunk.head_bytes :], entries)
 
@@ -289,10 +289,6 @@ def _unsound(chunk: ChunkRef, error: _Unsound, length: ChunkDamage | None) -> Ch
     return replace(length, what=f"{length.what}; {error}")
 
 
-def _total(chunk: ChunkRef) -> int:
-    return chunk.head_bytes + chunk.payload_bytes
-
-
 def _check_bounds(chunk: ChunkRef) -> None:
     """Raise if the head is longer than any head, before anything is read.
 
@@ -342,7 +338,7 @@ def _drop_cached(
     store: ObjectStore, key: str, chunk: ChunkRef, throttle: Callable[[int], None]
 ) -> None:
     """Make the store drop what it has cached of the object."""
-    total = _total(chunk)
+    total = chunk.object_bytes
     for at in range(0, total, READ_BYTES):
         length = min(READ_BYTES, total - at)
         throttle(length)

@@ -7,12 +7,12 @@ something is lost, the index is scanned once more to name the files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
 from dieselfs.checking.files_hit import IndexedFiles, indexed_files
@@ -63,16 +63,16 @@ def fsck(
     name: str,
     *,
     snapshot_folder: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> FsckReport:
     """Check the dataset `name`, and its snapshot files in `snapshot_folder`.
 
-    `progress` is called with the entries and bytes of each head. Raises `DatasetNotFound`, and
+    `progress` receives the entries and bytes of each head. Raises `DatasetNotFound`, and
     `Unavailable`, `Denied` or `IndexUnavailable`, which do not mean that the dataset is damaged.
     Memory: the heads of the largest commit or the index's largest directory; if there are both lost
     chunks and a damaged index, also an index in memory.
     """
-    stored, heads, indexed = _checked(store, index, name, progress or _silent)
+    stored, heads, indexed = _checked(store, index, name, progress)
     damages = {
         chunk_id: damage
         for chunk_id, damage in heads.damages.items()
@@ -109,7 +109,7 @@ def fsck(
 
 
 def _checked(
-    store: ObjectStore, index: KeyValueStore, name: str, progress: Callable[[int, int], None]
+    store: ObjectStore, index: KeyValueStore, name: str, progress: Progress
 ) -> tuple[StoredDataset, HeadChecks, IndexCheck]:
     """Return commits, heads and the check of the index.
 
@@ -142,7 +142,3 @@ def _with_lost_files(finding: Finding, stored: StoredDataset, known: IndexedFile
         return finding
     files = [p for g, paths in known.by_generation.items() if g > stored.newest for p in paths]
     return replace(finding, files=tuple(sorted(files)))
-
-
-def _silent(entries: int, size_bytes: int) -> None:
-    pass

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
-import numpy as np
-
-from chunkstore.chunk_format import ChunkHead, DatasetRef, Entries
+from chunkstore.chunk_format import ChunkHead, DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import ChunkDamage, check_head
+from dieselfs.recovery.history import empty_head
 from dieselfs.recovery.parallel_reads import read_in_parallel
-
-_NOTHING: Final = np.zeros(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -30,8 +27,8 @@ class HeadChecks:
     dataset: DatasetRef
     sizes: Mapping[ChunkId, int]
     """The sizes of objects in the listing."""
-    progress: Callable[[int, int], None]
-    """A function that is called with the entries and bytes of each head."""
+    progress: Progress = NO_PROGRESS
+    """It receives the entries and bytes of each head."""
     damages: dict[ChunkId, ChunkDamage] = field(default_factory=dict)
     headless: set[ChunkId] = field(default_factory=set)
     """The chunks without a sound head, whose content is therefore unknown."""
@@ -49,25 +46,11 @@ class HeadChecks:
             if head is None:
                 self.headless.add(chunk.id)
         if fresh:
-            self.progress(len(head.entries) if head else 0, chunk.head_bytes)
-        return head or _empty_head(self.dataset, chunk)
+            self.progress.advance(len(head.entries) if head else 0, chunk.head_bytes)
+        return head or empty_head(self.dataset, chunk)
 
     def read_rest(self, chunks: Iterable[ChunkRef]) -> None:
         """Check those of `chunks` that have not been read."""
         rest = [chunk for chunk in chunks if chunk.id not in self._checked]
         for _ in read_in_parallel(self.read, rest):
             pass
-
-
-def _empty_head(dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:
-    entries = Entries(
-        paths=[],
-        kind=_NOTHING.astype(np.uint8),
-        mode=_NOTHING.astype(np.uint16),
-        mtime_ns=_NOTHING.astype(np.int64),
-        offset=_NOTHING,
-        length=_NOTHING,
-        hash=_NOTHING,
-        block_hash=_NOTHING,
-    )
-    return ChunkHead(chunk.id, dataset, chunk.payload_bytes, entries, chunk.head_bytes)

@@ -5,7 +5,6 @@ It never changes a chunk or a commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from chunkstore.chunk_format import ChunkHead
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import CommitLog
+from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.findings import Finding, Repair
 from dieselfs.checking.fsck import FsckReport
@@ -43,11 +43,11 @@ def repair(
     index: KeyValueStore,
     report: FsckReport,
     snapshot_folder: Path,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> RepairReport:
     """Repair those findings of `report` that can be repaired; the call may be repeated.
 
-    `progress` is called with the entries and bytes of each head. The index is repaired first, since
+    `progress` receives the entries and bytes of each head. The index is repaired first, since
     a fresh snapshot is made from it. No other process should write to the dataset meanwhile:
     commits that it applies during the repair may be applied again. Raises what opening a dataset
     raises.
@@ -65,10 +65,7 @@ def repair(
 
 
 def _repair_index(
-    store: ObjectStore,
-    index: KeyValueStore,
-    report: FsckReport,
-    progress: Callable[[int, int], None] | None,
+    store: ObjectStore, index: KeyValueStore, report: FsckReport, progress: Progress
 ) -> None:
     dataset = report.dataset
     log = CommitLog(store, dataset)
@@ -81,8 +78,7 @@ def _repair_index(
 
     def read_head(chunk: ChunkRef) -> ChunkHead:
         head = reader.head(chunk.id, chunk.head_bytes)
-        if progress is not None:
-            progress(len(head.entries), chunk.head_bytes)
+        progress.advance(len(head.entries), chunk.head_bytes)
         return head
 
     settle = partial(reapply_later, index, dataset, log, reader)

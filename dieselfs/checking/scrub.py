@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ import xxhash
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import ChunkDamage, WholeCheck, check_whole
 from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
@@ -105,16 +106,15 @@ def scrub(
     place: str = "",
     restart: bool = False,
     snapshot_folder: Path | None = None,
-    expect: Callable[[int, int], None] | None = None,
-    advance: Callable[[int, int], None] | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> ScrubReport:
     """Read and verify the chunks of dataset `name`; changes nothing.
 
     `progress_folder` keeps the position of the scrub, for this dataset in this `place` (the store's
     URL); with None it is not kept. `restart` begins from the start, whatever is kept. `index` and
-    `snapshot_folder` serve to name the files that damage hits. `expect` is called once with (0,
-    bytes to read in all), `advance` with (files, bytes) of each chunk, and first with all that an
-    earlier run has read.
+    `snapshot_folder` serve to name the files that damage hits. `progress` expects the bytes to read
+    in all, and advances by the files and bytes of each chunk, first by all that an earlier run has
+    read.
 
     Memory: 2 · `jobs` results, `jobs` chunks. Raises `DatasetNotFound`; `Conflict` if another scrub
     of the dataset runs; `Unavailable` or `Denied`, after which, as after Ctrl-C, a later run
@@ -132,12 +132,12 @@ def scrub(
         begin = begin or _new_progress(sample, stored)
         existing = _existing_chunks(stored, begin.generation)
         chosen = _chosen(existing, begin)
-        if expect is not None:
-            expect(0, begin.size_bytes + sum(map(_size, _left(chosen, begin))))
-        report = advance or _silent
-        report(begin.files, begin.size_bytes)
+        progress.expect(
+            0, begin.size_bytes + sum(chunk.object_bytes for chunk in _left(chosen, begin))
+        )
+        progress.advance(begin.files, begin.size_bytes)
         rate = ByteRate(rate_bytes_per_s)
-        end = _read_all(store, stored, _left(chosen, begin), begin, rate, jobs, file, report)
+        end = _read_all(store, stored, _left(chosen, begin), begin, rate, jobs, file, progress)
         findings = _findings(store, index, stored, end.damages, snapshot_folder)
         if file is not None:
             file.remove()
@@ -202,10 +202,6 @@ def _left(chosen: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
     return [chunk for chunk in chosen if scrub.done is None or chunk.id > scrub.done]
 
 
-def _size(chunk: ChunkRef) -> int:
-    return chunk.head_bytes + chunk.payload_bytes
-
-
 def _read_all(
     store: ObjectStore,
     stored: StoredDataset,
@@ -214,7 +210,7 @@ def _read_all(
     rate: ByteRate,
     jobs: int,
     file: ScrubFile | None,
-    advance: Callable[[int, int], None],
+    progress: Progress,
 ) -> ScrubProgress:
     """Read `chunks`; save the position from time to time, and when it is stopped."""
     state = begin
@@ -231,7 +227,7 @@ def _read_all(
         ):
             for chunk, result in results:
                 state = _after(state, chunk, result)
-                advance(result.files, result.size_bytes)
+                progress.advance(result.files, result.size_bytes)
                 if file is not None and time.monotonic() - saved > _SAVED_EVERY_S:
                     file.write(state)
                     saved = time.monotonic()
@@ -281,7 +277,7 @@ def _findings(
     else:
         sound = False
     if not sound:
-        heads = HeadChecks(store, stored.dataset, stored.sizes, lambda entries, size_bytes: None)
+        heads = HeadChecks(store, stored.dataset, stored.sizes)
         heads.read_rest(damage.chunk for damage in damages.values())
         files = files_by_heads(
             store, index, stored, damages, heads.read, heads.headless, snapshot_folder
@@ -300,7 +296,3 @@ def _is_current(index: KeyValueStore, stored: StoredDataset) -> bool:
     except RecordCorrupt:
         return False
     return states[0] == states[1] and states[0].generation >= stored.newest
-
-
-def _silent(files: int, size_bytes: int) -> None:
-    pass

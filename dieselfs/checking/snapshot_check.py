@@ -182,7 +182,7 @@ def _lost_chunks(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
     chunks = files = 0
     for number in range(snapshot.chunk_count):
         ref = snapshot.chunk(number)
-        there = stored.sizes.get(ref.id) == ref.head_bytes + ref.payload_bytes
+        there = stored.sizes.get(ref.id) == ref.object_bytes
         if not there and ref.id not in required:
             chunks += 1
             files += len(snapshot.files_in_chunk(number))

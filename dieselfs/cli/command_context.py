@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 from dieselfs.cli.rendering.output import Output
-from dieselfs.cli.rendering.progress import ProgressDisplay, progress_of
+from dieselfs.cli.rendering.progress import progress_of
 from dieselfs.config import Config, Setting, load_config
 
 if TYPE_CHECKING:
+    from chunkstore.progress import Progress
     from chunkstore.stores.object_store import ObjectStore
     from chunkstore.stores.resilient import ResilientStore
     from dieselfs.cache.ssd.settings import SsdSettings
@@ -71,7 +72,7 @@ class CommandContext:
 
         return private_snapshot_folder(self.config)
 
-    def progress(self, action: str, what: str = "files") -> AbstractContextManager[ProgressDisplay]:
+    def progress(self, action: str, what: str = "files") -> AbstractContextManager[Progress]:
         """Return the progress display of an action. `what` names the items that it counts."""
         return progress_of(
             action, silent=not self.show_progress, as_json=self.output.json, what=what

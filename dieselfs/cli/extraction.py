@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from chunkstore.errors import Corrupt, NotFound
+from chunkstore.progress import Progress
 from dieselfs.cli.local_folder import LocalFolder
-from dieselfs.cli.rendering.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from dieselfs.client import Client
@@ -42,7 +42,7 @@ class Extraction:
     """Opens a client for one thread."""
     on_failure: Callable[[FileStat, Exception], None]
     """Called with each file that is damaged or missing in the store; the other files go on."""
-    progress: ProgressDisplay
+    progress: Progress
     jobs: int = 1
     ignore_times: bool = False
     """Write even files that exist with the same size and mtime."""

@@ -69,7 +69,7 @@ class RetiredChunk:
 
     @property
     def size_bytes(self) -> int:
-        return self.ref.head_bytes + self.ref.payload_bytes
+        return self.ref.object_bytes
 
 
 def pins(store: ObjectStore, name: str, now_ns: int) -> Pins:

@@ -12,7 +12,7 @@ from dieselfs.recovery.history import (
 )
 from dieselfs.recovery.points_in_time import AtTime, PointInTime, parse_point
 from dieselfs.recovery.recovery import recover
-from dieselfs.recovery.recovery_request import RecoveryOptions, RecoveryProgress, RecoveryReport
+from dieselfs.recovery.recovery_request import RecoveryOptions, RecoveryReport
 
 __all__ = [
     "AtTime",
@@ -20,7 +20,6 @@ __all__ = [
     "History",
     "PointInTime",
     "RecoveryOptions",
-    "RecoveryProgress",
     "RecoveryReport",
     "UncommittedChunk",
     "generation_before",

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from chunkstore.chunk_format import ChunkHead, DatasetRef, decode_head, decode_preamble
+import numpy as np
+
+from chunkstore.chunk_format import ChunkHead, DatasetRef, Entries, decode_head, decode_preamble
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import HEAD_GUESS_BYTES
@@ -255,6 +257,14 @@ def read_chunk_head(store: ObjectStore, name: str, chunk_id: ChunkId) -> ChunkHe
     if len(data) < wanted:
         data += store.get_range(key, len(data), wanted - len(data))
     return decode_head(data, chunk_id)
+
+
+def empty_head(dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:
+    """Return the head of a chunk that is lost, as if nothing had been in it."""
+    none = np.zeros(0, np.uint64)
+    narrow = none.astype(np.uint8), none.astype(np.uint16), none.astype(np.int64)
+    entries = Entries([], *narrow, none, none, none, none)
+    return ChunkHead(chunk.id, dataset, chunk.payload_bytes, entries, chunk.head_bytes)
 
 
 def _with_newer(

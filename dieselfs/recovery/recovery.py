@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
-from chunkstore.chunk_format import ChunkHead, DatasetRef, Entries
+from chunkstore.chunk_format import ChunkHead, DatasetRef
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog
 from chunkstore.object_keys import snapshot_key
+from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.errors import Conflict, HistoryDamaged, Refused, UsageError
-from dieselfs.recovery.history import History, read_history
+from dieselfs.recovery.history import History, empty_head, read_history
 from dieselfs.recovery.log_plan import carry_out, store_plan, stored_plan
 from dieselfs.recovery.log_rebuild import LogRebuild, plan_log
 from dieselfs.recovery.orphan_recovery import commit_orphans, orphans
@@ -33,12 +32,7 @@ from dieselfs.recovery.present_index import (
     known_dataset,
     unpin_generation,
 )
-from dieselfs.recovery.recovery_request import (
-    NoRecoveryProgress,
-    RecoveryOptions,
-    RecoveryProgress,
-    RecoveryReport,
-)
+from dieselfs.recovery.recovery_request import RecoveryOptions, RecoveryReport
 from dieselfs.snapshots.lifecycle import publish_snapshot
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
@@ -58,8 +52,8 @@ def recover(
     store: ObjectStore,
     index: KeyValueStore | None,
     name: str,
-    options: RecoveryOptions | None = None,
-    progress: RecoveryProgress | None = None,
+    options: RecoveryOptions = RecoveryOptions(),  # noqa: B008  # frozen
+    progress: Progress = NO_PROGRESS,
 ) -> RecoveryReport:
     """Make the index match the store, in the way that `options` asks for; return what was done.
 
@@ -71,7 +65,6 @@ def recover(
     `DirectoryNotFound`, `Refused` for a point in time that is not reachable any more, `Conflict` if
     a writer came in between, and the errors of store and index.
     """
-    options, progress = options or RecoveryOptions(), progress or NoRecoveryProgress()
     _check(options, index)
     return _Recovery(store, index, name, options, progress).run()
 
@@ -94,27 +87,23 @@ def _check(options: RecoveryOptions, index: KeyValueStore | None) -> None:
         raise UsageError("a recovery to a snapshot needs a snapshot folder", "name one")
 
 
+@dataclass(slots=True)
 class _Recovery:
     """One run of a recovery."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        index: KeyValueStore | None,
-        name: str,
-        options: RecoveryOptions,
-        progress: RecoveryProgress,
-    ) -> None:
-        self._store = store
-        self._index = index
-        self._name = name
-        self._options = options
-        self._progress = progress
-        self._read_only = options.check or options.dry_run
-        self._log: LogRebuild | None = None
-        self._moved = 0
-        self._adopted: Sequence[ChunkRef] = ()
-        self._entries = 0
+    _store: ObjectStore
+    _index: KeyValueStore | None
+    _name: str
+    _options: RecoveryOptions
+    _progress: Progress
+    _log: LogRebuild | None = None
+    _moved: int = 0
+    _adopted: Sequence[ChunkRef] = ()
+    _entries: int = 0
+
+    @property
+    def _read_only(self) -> bool:
+        return self._options.check or self._options.dry_run
 
     def run(self) -> RecoveryReport:
         history = self._read()
@@ -299,11 +288,9 @@ class _Recovery:
 
         def read_head(ref: ChunkRef) -> ChunkHead:
             self._progress.advance(0, ref.head_bytes)
-            return (
-                _without_entries(ref, dataset)
-                if ref.id in lost
-                else reader.head(ref.id, ref.head_bytes)
-            )
+            if ref.id in lost:
+                return empty_head(dataset, ref)
+            return reader.head(ref.id, ref.head_bytes)
 
         self._entries = 0
         return rebuild(
@@ -330,19 +317,3 @@ class _Recovery:
             adopted=self._adopted,
             **found,  # type: ignore[arg-type]
         )
-
-
-def _without_entries(ref: ChunkRef, dataset: DatasetRef) -> ChunkHead:
-    """Return the head of a lost chunk, as if nothing had been in it."""
-    none = np.zeros(0, np.uint64)
-    entries = Entries(
-        [],
-        none.astype(np.uint8),
-        none.astype(np.uint16),
-        none.astype(np.int64),
-        none,
-        none,
-        none,
-        none,
-    )
-    return ChunkHead(ref.id, dataset, ref.payload_bytes, entries, ref.head_bytes)

@@ -1,11 +1,10 @@
-"""The options, the progress and the report of a recovery."""
+"""The options and the report of a recovery."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.recovery.history import History
@@ -45,28 +44,6 @@ class RecoveryOptions:
     """The folder of the snapshot, for `until` without an index."""
     spill_folder: Path | None = None
     """The folder for temporary files, by default that of the system."""
-
-
-class RecoveryProgress(Protocol):
-    """A receiver of progress, like the command line's. Any thread may call it."""
-
-    def advance(self, files: int, size_bytes: int) -> None:
-        """Note that so many more files and bytes are done."""
-        ...
-
-    def expect(self, files: int, size_bytes: int) -> None:
-        """Note how many files and bytes there are in all."""
-        ...
-
-
-class NoRecoveryProgress:
-    """A receiver of progress that ignores it."""
-
-    def advance(self, files: int, size_bytes: int) -> None:
-        pass
-
-    def expect(self, files: int, size_bytes: int) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class ExpectedFiles:
     def object_bytes(self, chunk: ChunkId) -> int | None:
         """Return the size of a chunk's object; None if no snapshot names the chunk."""
         found = self.chunk(chunk)
-        return None if found is None else found.head_bytes + found.payload_bytes
+        return None if found is None else found.object_bytes
 
     def only_file(self, chunk: ChunkId) -> FileExtent | None:
         """Return the file that is a chunk's whole payload; None if the chunk has no such file."""

@@ -20,7 +20,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from typing import Final, Self
 
 from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_source import ChunkSource
+from chunkstore.progress import NO_PROGRESS, Advance
 from dieselfs.cache.ssd.blob_chunks import BlobWrite, chunk_writes, damaged_files
 from dieselfs.cache.ssd.blob_files import (
     FOLDER,
@@ -56,9 +57,6 @@ _STEP_BYTES: Final = 256 << 20
 
 A kill costs at most these, with the chunks under way.
 """
-
-Advance = Callable[[int, int], None]
-"""A callback that receives the chunks that are done, and their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def write_blob(
     snapshot: Snapshot,
     source: ChunkSource,
     folder: Path,
-    advance: Advance = lambda chunks, size: None,
+    advance: Advance = NO_PROGRESS.advance,
     *,
     jobs: int = JOBS,
     device_blocks: int = DEVICE_BLOCKS,
@@ -179,7 +177,7 @@ def write_blob(
 def check_blob(
     snapshot: Snapshot,
     paths: Sequence[Path],
-    advance: Advance = lambda chunks, size: None,
+    advance: Advance = NO_PROGRESS.advance,
     *,
     device_blocks: int = DEVICE_BLOCKS,
 ) -> list[int]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.progress import NO_PROGRESS, Advance
 from chunkstore.ssd.tiered_store import TieredStore, blocks_of
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
-from dieselfs.cache.ssd.blob import JOBS, Advance, BlobReport, find_blob, pinned_mounts, write_blob
+from dieselfs.cache.ssd.blob import JOBS, BlobReport, find_blob, pinned_mounts, write_blob
 from dieselfs.cache.ssd.byte_sizes import human_size
 from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
 from dieselfs.cache.ssd.usage import TierAccess
@@ -44,7 +45,7 @@ class UnkeptChunks:
         return self._reader(file.chunk).read(file, start, length)
 
     def _reader(self, chunk: ChunkRef) -> ChunkReader:
-        blocks = blocks_of(chunk.id, chunk.head_bytes + chunk.payload_bytes)
+        blocks = blocks_of(chunk.id, chunk.object_bytes)
         tier = self._tier
         is_there = tier is not None and all(tier.holds(block) for block in blocks)
         return self._from_tier if is_there else self._from_store
@@ -54,7 +55,7 @@ def pin_mount(
     snapshot: Snapshot,
     store: ObjectStore,
     settings: SsdSettings,
-    advance: Advance = lambda chunks, size: None,
+    advance: Advance = NO_PROGRESS.advance,
     *,
     jobs: int = JOBS,
 ) -> BlobReport:

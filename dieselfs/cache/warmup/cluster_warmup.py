@@ -23,6 +23,7 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import ChunkStoreError
 from chunkstore.object_keys import chunk_key
+from chunkstore.progress import Advance
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
@@ -33,7 +34,6 @@ from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.members import MemberId
-from dieselfs.cache.warmup.ssd_warmup import Advance
 from metadata.snapshot import Snapshot
 
 JOBS: Final = 8
@@ -90,7 +90,7 @@ class CacheClusterWarmUp:
             (chunk, _asked_for(snapshot, numbers[chunk.id.value])) for chunk in chunks
         )
         self.chunks = len(chunks)
-        self.bytes = sum(map(_size, chunks))
+        self.bytes = sum(chunk.object_bytes for chunk in chunks)
         self._given = self._given_bytes = 0
         self._given_at = 0.0
         """The time of the last chunk that a node gave."""
@@ -150,9 +150,9 @@ class CacheClusterWarmUp:
                 continue
             with self._counting:
                 self._given += 1
-                self._given_bytes += _size(chunk)
+                self._given_bytes += chunk.object_bytes
                 self._given_at = time.monotonic()
-            advance(1, _size(chunk))
+            advance(1, chunk.object_bytes)
 
     def _ask(self, chunk: ChunkRef, file: FileExtent | None) -> None:
         if file is None:
@@ -187,7 +187,3 @@ def _asked_for(snapshot: Snapshot, number: int) -> FileExtent | None:
         (inode for inode in files if lengths[inode]), key=lengths.__getitem__, default=None
     )
     return None if smallest is None else snapshot.extent(smallest)
-
-
-def _size(chunk: ChunkRef) -> int:
-    return chunk.head_bytes + chunk.payload_bytes

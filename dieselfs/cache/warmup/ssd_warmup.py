@@ -24,6 +24,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, NotFound
+from chunkstore.progress import Advance
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.segment_index import CachedChunk
 from chunkstore.ssd.segment_store import SegmentStore
@@ -44,8 +45,6 @@ _FILLED: Final = 0.97
 """The usable part of regions: the space at their ends is lost."""
 _PAGE_BYTES: Final = 4096
 
-Advance = Callable[[int, int], None]
-"""A callback that receives the chunks that are done, and the bytes as they are loaded."""
 Turn = Callable[[], AbstractContextManager[object]]
 """The context around each block: entering it may wait."""
 Outcome: TypeAlias = Literal["cached", "elsewhere", "loaded", "no room", "failed"]
@@ -107,7 +106,7 @@ def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Wa
     cached = _cached(tier, dataset)
     none = CachedChunk(0, is_whole=False)
     found = [cached.get(chunk.id.value, none) for chunk in chunks]
-    sizes = [_size(chunk) for chunk in chunks]
+    sizes = [chunk.object_bytes for chunk in chunks]
     return Warmth(
         len(chunks),
         sum(sizes),
@@ -252,7 +251,7 @@ class WarmUp:
         room, bound = found
         room -= sum(chunk.bytes for chunk in cached.values())
         for count, chunk in enumerate(missing):
-            room -= _size(chunk) + _PAGE_BYTES
+            room -= chunk.object_bytes + _PAGE_BYTES
             if room < 0:
                 return missing[:count], bound
         return missing, bound
@@ -293,11 +292,7 @@ def _cached(tier: SsdTier, dataset: DatasetRef) -> dict[bytes, CachedChunk]:
 
 
 def _blocks(chunk: ChunkRef) -> list[ObjectBlock]:
-    return blocks_of(chunk.id, _size(chunk))
-
-
-def _size(chunk: ChunkRef) -> int:
-    return chunk.head_bytes + chunk.payload_bytes
+    return blocks_of(chunk.id, chunk.object_bytes)
 
 
 def _taken(blocks: deque[ObjectBlock]) -> ObjectBlock | None:

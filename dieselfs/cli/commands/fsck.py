@@ -63,7 +63,7 @@ def fsck(
                 index,
                 name,
                 snapshot_folder=context.snapshot_folder,
-                progress=progress.advance,
+                progress=progress,
             )
         print_findings(context, report.findings, all_files=files)
         code = exit_code(report.verdict)
@@ -96,7 +96,7 @@ def _repair(
     if lost:
         confirm(f"delete {counted(lost, 'damaged snapshot')} of {report.dataset.name}", yes=yes)
     with context.progress("repair") as progress:
-        done = checking.repair(store, index, report, context.snapshot_folder, progress.advance)
+        done = checking.repair(store, index, report, context.snapshot_folder, progress)
     _say(context, "done", todo)
     if any(finding.damaged for finding in done.left):
         return ExitCode.INTEGRITY

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from chunkstore.progress import Progress
 from dieselfs.cli.command import (
     Size,
     command,
@@ -22,7 +23,7 @@ from dieselfs.cli.command import (
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import counted, picked, printable
-from dieselfs.cli.rendering.progress import ProgressDisplay, Reached
+from dieselfs.cli.rendering.progress import Reached
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_address
 from dieselfs.dataset.path_filter import PathFilter
@@ -263,9 +264,9 @@ class _Shown:
     before.
     """
 
-    def __init__(self, begin: Callable[[], ProgressDisplay]) -> None:
+    def __init__(self, begin: Callable[[], Progress]) -> None:
         self._begin = begin
-        self._shown: ProgressDisplay | None = None
+        self._shown: Progress | None = None
         self._expected = False
 
     def __call__(self, progress: PackProgress) -> None:

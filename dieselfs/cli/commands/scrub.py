@@ -115,8 +115,7 @@ def run_scrub(
             place=context.config.store.value,
             restart=restart,
             snapshot_folder=context.snapshot_folder,
-            expect=progress.expect,
-            advance=progress.advance,
+            progress=progress,
         )
 
 

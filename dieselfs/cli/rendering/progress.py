@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from chunkstore.progress import NO_PROGRESS, Progress
 from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.sizes import human_size
 
@@ -19,31 +20,6 @@ if TYPE_CHECKING:
 LINE_INTERVAL_S: Final = 10.0
 _DRAW_INTERVAL_S: Final = 0.1
 """The least time between two updates: one costs 30 µs, too much for every file."""
-
-
-class ProgressDisplay(Protocol):
-    """A display of what has been done so far.
-
-    It is thread-safe, and cheap enough to be called for every file.
-    """
-
-    def advance(self, files: int, size_bytes: int) -> None:
-        """Count further files and bytes."""
-        ...
-
-    def expect(self, files: int, size_bytes: int) -> None:
-        """Set the totals, once they are known or when they have grown."""
-        ...
-
-
-class NoDisplay:
-    """A display that shows nothing."""
-
-    def advance(self, files: int, size_bytes: int) -> None:
-        pass
-
-    def expect(self, files: int, size_bytes: int) -> None:
-        pass
 
 
 class Lines:
@@ -152,7 +128,7 @@ class Bar:
 class Reached:
     """Turns what is reached so far into the steps of a display."""
 
-    def __init__(self, display: ProgressDisplay) -> None:
+    def __init__(self, display: Progress) -> None:
         self._display = display
         self._files = self._bytes = 0
 
@@ -185,10 +161,10 @@ def drawn_bar(action: str, what: str = "files") -> Iterator[Bar]:
 @contextmanager
 def progress_of(
     action: str, *, silent: bool = False, as_json: bool = False, what: str = "files"
-) -> Iterator[ProgressDisplay]:
+) -> Iterator[Progress]:
     """Yield the display that fits stderr: a bar, lines or nothing. `what` names the items."""
     if silent:
-        yield NoDisplay()
+        yield NO_PROGRESS
     elif sys.stderr.isatty() and not as_json:
         with drawn_bar(action, what) as bar:
             yield bar

@@ -21,6 +21,7 @@ from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key, dataset_prefix
+from chunkstore.progress import NO_PROGRESS, Progress
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import UsageError
 from dieselfs.housekeeping.purge.chunk_merging import LoadedChunk, Mover, SourceChunk
@@ -33,10 +34,8 @@ from dieselfs.housekeeping.purge.chunk_metadata import (
 from dieselfs.housekeeping.purge.hole_check import check_holes
 from dieselfs.housekeeping.purge.purge_request import (
     DamagedChunk,
-    NoPurgeProgress,
     PlannedChunk,
     PurgePlan,
-    PurgeProgress,
     PurgeReport,
     PurgeRequest,
 )
@@ -64,7 +63,7 @@ _REQUESTS_AT_ONCE: Final = 16
 def purge(
     dataset: Dataset,
     request: PurgeRequest = PurgeRequest(),  # noqa: B008  # frozen
-    progress: PurgeProgress | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> PurgeReport:
     """Purge an opened dataset. May be repeated after a crash; writers and readers may continue.
 
@@ -72,7 +71,7 @@ def purge(
     A chunk with a file that cannot be read stays as it is and is reported.
     """
     dataset.check_writable()
-    return _Purge(dataset, _checked(request), progress or NoPurgeProgress()).run()
+    return _Purge(dataset, _checked(request), progress).run()
 
 
 def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:  # noqa: B008
@@ -98,7 +97,7 @@ class _Purge:
 
     dataset: Dataset
     request: PurgeRequest
-    progress: PurgeProgress
+    progress: Progress
     commits: list[Commit] = field(default_factory=list)
     damaged: dict[ChunkId, str] = field(default_factory=dict)
     rounds: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from chunkstore.chunk_id import ChunkId
 from dieselfs.housekeeping.retention import GRACE_S, RetiredChunk
@@ -15,26 +15,6 @@ DEFAULT_ROUND_BYTES: Final = 1 << 30
 
 A kill loses at most these, and they lie twice in the store before the first old chunk may go.
 """
-
-
-class PurgeProgress(Protocol):
-    """A receiver of progress. It is called from one thread."""
-
-    def advance(self, files: int, size_bytes: int) -> None: ...
-
-    def expect(self, files: int, size_bytes: int) -> None:
-        """Set the totals to be moved, as far as they are known."""
-        ...
-
-
-class NoPurgeProgress:
-    """A receiver that ignores progress."""
-
-    def advance(self, files: int, size_bytes: int) -> None:
-        pass
-
-    def expect(self, files: int, size_bytes: int) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)

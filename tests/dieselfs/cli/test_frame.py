@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from chunkstore.progress import NO_PROGRESS
 from dieselfs.cli import dlcmd as root
 from dieselfs.cli.command import DlcmdCommand
 from dieselfs.cli.command_group import COMMANDS
@@ -206,7 +207,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert "1 of 2 files" in terminal.getvalue()
     assert "2.0 KiB" in terminal.getvalue()
     with progress.progress_of("get", silent=True) as silent:
-        assert isinstance(silent, progress.NoDisplay)
+        assert silent is NO_PROGRESS
 
 
 def test_fstab_options() -> None:
