@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
@@ -23,18 +22,15 @@ from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.cluster.options import cluster_from_environment
 from dieselfs.cache.cluster.peers import CacheClusterPeers
-from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.membership.peer_options import TASK_VARIABLE, from_environment
-from dieselfs.cache.node.block_eviction import PolicyName
-from dieselfs.cache.node.budget import default_budget_bytes
-from dieselfs.cache.node.task_folder import TaskFolder, default_task
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.verified_source import VerifiedSource
-from dieselfs.cache.ssd.settings import SsdChoice, SsdSettings, chosen_tier, shared_tier
+from dieselfs.cache.read_settings import ReadSettings
+from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.warmup.background_warmup import (
     CLOSE_S,
@@ -49,58 +45,34 @@ from metadata.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSettings:
-    """The parts through which a process reads a dataset. Picklable."""
+def client_settings(
+    *,
+    memory_bytes: int | None = None,
+    task: str | None = None,
+    peers: PeerSettings | None = None,
+    ssd: SsdChoice = "configured",
+    environment: Mapping[str, str] = os.environ,
+) -> ReadSettings:
+    """Return the settings of a process that reads without a mount.
 
-    task: str | None = None
-    """The task whose processes on this node share memory; None: the dataset's own."""
-    memory_bytes: int | None = None
-    """The budget of node memory; None: the task's, or a share of the free memory."""
-    eviction: PolicyName = "uniform"
-    peers: PeerSettings | None = None
-    """The part in the task's peer cache, if this process creates the task; None: none."""
-    ssd: SsdSettings | None = None
-    cache_cluster: CacheClusterSettings | None = None
-
-    @classmethod
-    def of_client(
-        cls,
-        *,
-        memory_bytes: int | None = None,
-        task: str | None = None,
-        peers: PeerSettings | None = None,
-        ssd: SsdChoice = "configured",
-        environment: Mapping[str, str] = os.environ,
-    ) -> ReadSettings:
-        """Return the settings of a process that reads without a mount.
-
-        The environment gives those that the caller omits, so that a job's script decides and
-        training code needs no change. Raises `UsageError` for settings that contradict each other,
-        and `ConfigError` for variables that make no sense.
-        """
-        if peers is None:
-            peers = from_environment(environment, task)
-        elif task not in (None, peers.task):
-            raise UsageError(
-                f"task {task} differs from the task of the peers, {peers.task}",
-                "give both the same name",
-            )
-        return cls(
-            task=(task if peers is None else peers.task) or environment.get(TASK_VARIABLE) or None,
-            memory_bytes=memory_bytes,
-            peers=peers,
-            ssd=chosen_tier(ssd, environment),
-            cache_cluster=cluster_from_environment(environment),
+    The environment gives those that the caller omits, so that a job's script decides and training
+    code needs no change. Raises `UsageError` for settings that contradict each other, and
+    `ConfigError` for variables that make no sense.
+    """
+    if peers is None:
+        peers = from_environment(environment, task)
+    elif task not in (None, peers.task):
+        raise UsageError(
+            f"task {task} differs from the task of the peers, {peers.task}",
+            "give both the same name",
         )
-
-    def folder(self, dataset: DatasetRef) -> TaskFolder:
-        """Return the folder of node memory for readers of a dataset."""
-        return TaskFolder.at(self.task or default_task(dataset))
-
-    def budget_bytes(self, dataset: DatasetRef) -> int:
-        """Return the budget of node memory; without one, a share of the memory that is free now."""
-        return self.memory_bytes or default_budget_bytes(self.folder(dataset).path)
+    return ReadSettings(
+        task=(task if peers is None else peers.task) or environment.get(TASK_VARIABLE) or None,
+        memory_bytes=memory_bytes,
+        peers=peers,
+        ssd=chosen_tier(ssd, environment),
+        cache_cluster=cluster_from_environment(environment),
+    )
 
 
 class ReadStack:

@@ -15,7 +15,7 @@ from dieselfs.client import Client
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
 from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
-from dieselfs.read_stack import ReadSettings, ReadStack
+from dieselfs.read_stack import ReadStack, client_settings
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 
@@ -39,7 +39,7 @@ class SampleSource:
         that of all processes that read this dataset on the node.
         """
         if memory is None:
-            settings, expected = ReadSettings.of_client(), ExpectedFiles(snapshot)
+            settings, expected = client_settings(), ExpectedFiles(snapshot)
             memory = ReadStack(dataset.ref, dataset.store, settings, expected).open_memory()
         return cls(snapshot, memory, SampleReader(snapshot, memory))
 

@@ -232,9 +232,10 @@ def _run(
     target: _Target,
     jobs: int | None,
 ) -> int:
+    from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.ssd.settings import open_tier
     from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, warmth
-    from dieselfs.read_stack import ReadSettings, below_ssd
+    from dieselfs.read_stack import below_ssd
     from dieselfs.snapshots.expected_files import ExpectedFiles
 
     settings = target.own_ssd("fill")

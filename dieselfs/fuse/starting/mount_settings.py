@@ -13,9 +13,9 @@ from dieselfs.fuse.starting.mount_request import MountRequest
 if TYPE_CHECKING:
     from dieselfs.cache.cluster.settings import CacheClusterSettings
     from dieselfs.cache.ports.peer_settings import PeerSettings
+    from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.ssd.settings import SsdSettings
     from dieselfs.fuse.fronts.front_parts import MountOptions
-    from dieselfs.read_stack import ReadSettings
     from metadata.snapshot import Snapshot
 
 
@@ -79,7 +79,7 @@ def ssd_settings(config: Config, request: MountRequest) -> SsdSettings | None:
 
 def read_settings(config: Config, request: MountRequest) -> ReadSettings:
     """Return the parts through which the mount reads."""
-    from dieselfs.read_stack import ReadSettings
+    from dieselfs.cache.read_settings import ReadSettings
 
     return ReadSettings(
         task=request.task,
