@@ -7,11 +7,10 @@ connection that ended is replaced at the next request. A forked child begins wit
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakSet
 
+from chunkstore.after_fork import renew_after_fork
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.ports.runtime import Lock, PeerAddress, Runtime
 from dieselfs.cache.ports.secret import TaskSecret
@@ -66,7 +65,7 @@ class PeerClient:
         self._name = name
         self._closed = False
         self._links: dict[MemberId, _Link] = {}
-        _clients.add(self)
+        renew_after_fork(self)
 
     def ask(self, member: Member, request: Request) -> Answer:
         """Return the member's answer, never `Working`.
@@ -165,14 +164,3 @@ class PeerClient:
     def renew(self) -> None:
         """Start without connections in a forked child, whose copies of them are closed."""
         self._links = {}
-
-
-_clients: WeakSet[PeerClient] = WeakSet()
-
-
-def _renew_all() -> None:
-    for client in list(_clients):
-        client.renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)
