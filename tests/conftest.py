@@ -4,12 +4,14 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.eventually import eventually
 
 pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
 
@@ -25,9 +27,9 @@ def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     os.environ[MARK] = mark.partition("=")[2]
     yield
     base = tmp_path_factory.getbasetemp().resolve()
-    deadline = time.monotonic() + GRACE_S
-    while (left := mounts_below(base) + processes_with(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    with suppress(AssertionError):
+        eventually(lambda: not (mounts_below(base) or processes_with(mark)), timeout_s=GRACE_S)
+    left = mounts_below(base) + processes_with(mark)
     assert not left, "left behind by the tests:\n  " + "\n  ".join(left)
 
 

@@ -12,8 +12,9 @@ from queue import SimpleQueue
 import pytest
 
 from chunkstore.call_threads import Answers, CallThreads, NoThread
-from tests.chunkstore.stores.faulty_store import eventually, hanging
+from tests.chunkstore.stores.faulty_store import hanging
 from tests.contracts.key_value_store_contract import fork
+from tests.eventually import eventually
 
 
 def test_a_result_and_an_error() -> None:

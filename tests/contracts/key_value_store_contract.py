@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
+from tests.eventually import eventually
 
 CHILD_TIMEOUT_S = 60
 
@@ -437,8 +438,7 @@ class SharedKeyValueStoreContract(KeyValueStoreContract):
 
             child = fork(write)
             first = phases[0][0]
-            while not content(store, first):
-                time.sleep(0.001)
+            eventually(lambda first=first: content(store, first), "a first write")  # type: ignore[misc]
             time.sleep(chance.uniform(0, 0.05))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

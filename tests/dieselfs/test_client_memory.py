@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import os
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,15 +28,9 @@ from metadata.errors import PathConflict, PathNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
 from tests.contracts.key_value_store_contract import fork
+from tests.eventually import eventually
 
 DEADLINE_S = 60.0
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what}"
-        time.sleep(0.005)
 
 
 class Packed:
@@ -149,7 +142,7 @@ def test_what_is_prefetched_need_not_be_waited_for(packed: Packed, by: str) -> N
         else:
             ids = [ChunkId.parse(chunk) for chunk in printed]
             client.prefetch(chunks=ids if by == "chunks" else printed)
-        wait_for(lambda: node_of(client).blocks == len(printed), "chunk in memory")  # type: ignore[attr-defined]
+        eventually(lambda: node_of(client).blocks == len(printed), "chunk in memory")  # type: ignore[attr-defined]
         assert client.get_many(filled) == [packed.files[path] for path in filled]
         memory = client.statistics().memory
         assert memory is not None
@@ -202,7 +195,7 @@ def test_the_master_fetches_ahead_within_the_memory(packed: Packed) -> None:
             assert memory is not None
             return memory.node or MemoryStatistics()
 
-        wait_for(lambda: node().prefetched > 2, "chunk before anybody reads")
+        eventually(lambda: node().prefetched > 2, "chunk before anybody reads")
         assert 0 < node().window_bytes <= node().cached_bytes <= 6 * 8192
         assert [client.get(path) for path in order] == [packed.files[path] for path in order]
         assert node().prefetched_used > 2

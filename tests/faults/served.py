@@ -19,8 +19,9 @@ from dieselfs.client import Client
 from dieselfs.fuse.mounts.mount_table import entry_at
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
+from tests.eventually import PATIENCE_S, eventually
 from tests.faults.flapping_store import set_mode
-from tests.mount.mounting import PATIENCE_S, eventually, is_alive
+from tests.mount.mounting import is_alive
 
 PROGRAM = Path(__file__).with_name("dlcmd_flapping.py")
 NAME = "d"

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from dieselfs.fuse.mounts.mount_table import entry_at
+from tests.eventually import PATIENCE_S, eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.flapping_store import calls, set_mode
 from tests.faults.reading import content, readers
 from tests.faults.served import NAME, Place, Served
-from tests.mount.mounting import PATIENCE_S, eventually, is_alive
+from tests.mount.mounting import is_alive
 
 BOUND_S = 20.0
 GONE = (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)

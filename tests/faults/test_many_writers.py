@@ -19,11 +19,12 @@ from dieselfs.client import Client
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.recovery import recover
 from metadata.errors import PathNotFound
+from tests.eventually import eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.forked_dlcmd import Running
 from tests.faults.kept_dataset import Places, files_of, index_differences
 from tests.faults.repeated_put import folder_in_memory
-from tests.services.redis_processes import RedisProcess, wait_until
+from tests.services.redis_processes import RedisProcess
 
 WRITERS = 8
 WITH_DLCMD = (6, 7)
@@ -119,7 +120,7 @@ def test_eight_writers(kind: str, request: pytest.FixtureRequest, measured: Meas
             writers = [
                 Running(folder, work(places, number, told)) for number, told in enumerate(tolds)
             ]
-            wait_until(lambda: lines(tolds[KILLED]) >= 3, "the writer that is to be killed waits")
+            eventually(lambda: lines(tolds[KILLED]) >= 3, "the writer that is to be killed waits")
             os.kill(writers[KILLED].pid, signal.SIGKILL)
             ends = [writer.end() for writer in writers]
         for number, ended in enumerate(ends):
@@ -155,12 +156,12 @@ def test_eight_writers_of_an_index_that_is_lost(
             writers = [
                 Running(folder, work(places, number, told)) for number, told in enumerate(tolds)
             ]
-            wait_until(lambda: all(lines(told) for told in tolds), "the writers do not begin")
+            eventually(lambda: all(lines(told) for told in tolds), "the writers begin")
             own_redis_server.stop()
             own_redis_server.forget()
             own_redis_server.start()
             seen = lines(tolds[KILLED])
-            wait_until(lambda: lines(tolds[KILLED]) > seen + 2, "the writers do not go on")
+            eventually(lambda: lines(tolds[KILLED]) > seen + 2, "the writers go on")
             os.kill(writers[KILLED].pid, signal.SIGKILL)
             ends = [writer.end() for writer in writers]
         for number, ended in enumerate(ends):

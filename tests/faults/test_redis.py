@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from dieselfs.cli.rendering.exit_codes import ExitCode
+from tests.eventually import eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.forked_dlcmd import start_dlcmd
 from tests.faults.killed_calls import PAUSED, KillPoint
 from tests.faults.repeated_put import NEW, OLD, RepeatedPut, folder_in_memory
-from tests.services.redis_processes import RedisProcess, wait_until
+from tests.services.redis_processes import RedisProcess
 
 PHASES = 4
 """Of one commit: chunks and totals, entries, retired chunks, applied."""
@@ -128,9 +130,10 @@ def test_a_late_replica(
         client.config_set("repl-diskless-sync-delay", 0)
     with RedisProcess(tmp_path, "--replicaof", "127.0.0.1", str(own_redis_server.port)) as replica:
         with replica.client() as client:
-            wait_until(
+            eventually(
                 lambda: client.info("replication")["master_link_status"] == "up",
-                "the replica does not follow",
+                "the replica follows",
+                ignored=redis.RedisError,
             )
         replica.pause()
         with measured.felt():

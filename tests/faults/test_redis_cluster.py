@@ -8,10 +8,11 @@ import pytest
 import redis
 
 from metadata import keys
+from tests.eventually import eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.killed_calls import PAUSED, KillPoint
 from tests.faults.repeated_put import RepeatedPut, folder_in_memory
-from tests.services.redis_processes import RedisCluster, RedisProcess, wait_until
+from tests.services.redis_processes import RedisCluster, RedisProcess
 
 PHASES = 4
 """Of one commit, see docs/metadata-layout.md."""
@@ -77,8 +78,10 @@ def test_a_fail_over_that_forgets(
     running.wait_for_pause()
     master.stop()
     replica.resume()
-    wait_until(
-        lambda: replica in own_redis_cluster.masters(), "the replica does not become the master"
+    eventually(
+        lambda: replica in own_redis_cluster.masters(),
+        "the replica becomes the master",
+        ignored=redis.RedisError,
     )
     with measured.felt():
         running.go_on()

@@ -22,11 +22,12 @@ from chunkstore.object_keys import chunk_key, leases_prefix
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
 from metadata.snapshot import Snapshot
+from tests.eventually import PATIENCE_S, eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.flapping_store import calls, set_mode
 from tests.faults.reading import content, readers
 from tests.faults.served import NAME, Place, Served, paths_in_chunk
-from tests.mount.mounting import PATIENCE_S, eventually, is_alive
+from tests.mount.mounting import is_alive
 
 OUT_S = 60.0 if os.environ.get("DIESELFS_LONG_FAULTS") else 4.0
 READERS = 8

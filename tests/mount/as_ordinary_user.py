@@ -14,7 +14,8 @@ import pytest
 from dieselfs.errors import MountError, MountpointBusy
 from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
 from dieselfs.fuse.mounts.mountpoint import unmount
-from tests.mount.mounting import end, eventually, mounted, start
+from tests.eventually import eventually
+from tests.mount.mounting import end, mounted, start
 from tests.mount.packing import PackedDataset, random_bytes
 
 

@@ -44,6 +44,7 @@ from dieselfs.fuse.requests.kernel_protocol import (
 )
 from metadata.blob_layout import BlobLayout
 from metadata.snapshot import Snapshot
+from tests.eventually import eventually
 from tests.mount.packing import random_bytes
 
 BLOB = 2
@@ -221,8 +222,7 @@ def replaces_a_mount_under_readers(user: User) -> None:
             for _ in range(5):
                 service_client.mount(user.snapshot, path, True, False, user.serve, replaces=True)
                 at = rounds[0]
-                while rounds[0] < at + 2 and not problems:
-                    time.sleep(0.01)
+                eventually(lambda at=at: rounds[0] >= at + 2 or problems, "two more rounds")  # type: ignore[misc]
             ended.set()
             reader.join()
             assert not problems
@@ -379,14 +379,12 @@ def is_not_kept_waiting_by_idle_connections(user: User) -> None:
     path = user.mountpoint()
     with refused("busy"):
         user.mount(path)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            user.mount(path)
-            break
-        except MountError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+
+    def is_mounted() -> bool:
+        user.mount(path)
+        return True
+
+    eventually(is_mounted, "a mount", ignored=MountError)
     reads_all(path)
     service_client.unmount(path, lazy=False)
     for connection in idle:
@@ -524,14 +522,12 @@ def has_no_more_space_than_his_share(user: User) -> None:
         mount_other()
     assert held.read() == random_bytes(3_000_000)
     held.close()
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            mount_other()
-            break
-        except MountError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+
+    def is_mounted() -> bool:
+        mount_other()
+        return True
+
+    eventually(is_mounted, "a mount", ignored=MountError)
     service_client.unmount(others, lazy=False)
 
 

@@ -8,8 +8,7 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,10 @@ import pytest
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.supervision.daemonize import start_in_background
+from tests.eventually import PATIENCE_S, eventually
 from tests.mount.packing import PackedDataset
 
 KIND = "DIESELFS_TEST_FRONT"
-PATIENCE_S = 60.0  # machines that run tests stall for many seconds
 
 both_fronts = pytest.mark.parametrize("kind", ["erofs", "fuse"], indirect=True)
 
@@ -41,13 +40,6 @@ def walked(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 def names_in(directory: Path | int) -> list[str]:
     """`os.listdir`, without the control directory."""
     return [name for name in os.listdir(directory) if name != ".dieselfs"]
-
-
-def eventually(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.01)
 
 
 def state_of(pid: int) -> str:

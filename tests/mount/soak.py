@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import eventually
 from tests.mount import made_up
-from tests.mount.mounting import KIND, eventually, kind_of_mount, mounted
+from tests.mount.mounting import KIND, kind_of_mount, mounted
 from tests.mount.torture import MemoryGroup, disturb, tortured
 from tests.mount.versions import Versions, pack_versions
 

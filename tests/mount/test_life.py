@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ from dieselfs.errors import MountError, MountpointBusy
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import check_mountable, unmount
 from dieselfs.fuse.supervision.daemonize import start_in_background
+from tests.eventually import eventually
 from tests.mount.mounting import (
     PATIENCE_S,
     Mount,
     both_fronts,
     daemon_command,
     end,
-    eventually,
     is_alive,
     mounted,
     start,
@@ -228,11 +227,7 @@ def test_the_error_of_a_start_that_failed_is_the_daemons_own(
 
 
 def test_a_daemon_that_never_answers_is_ended(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "import os, time; print(os.getpid(), flush=True); time.sleep(99)",
-    ]
+    command = ["sh", "-c", "echo $$; exec sleep 99"]
     with pytest.raises(MountError, match="did not answer within"):
         start_in_background(command, tmp_path, log_file=tmp_path / "log", timeout_s=1)
     assert not is_alive(int((tmp_path / "log").read_text()))

@@ -9,7 +9,8 @@ import pytest
 
 from dieselfs.fuse.mounts.mount_table import MountInfo, MountState, mounts
 from metadata.snapshot import Snapshot
-from tests.mount.mounting import Mount, both_fronts, eventually, mounted
+from tests.eventually import eventually
+from tests.mount.mounting import Mount, both_fronts, mounted
 from tests.mount.packing import PackedDataset
 
 pytestmark = both_fronts

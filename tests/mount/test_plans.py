@@ -27,16 +27,8 @@ from dieselfs.prefetch.progress_probes import PROBE_FILES
 from dieselfs.shuffle.order import shuffle_order
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
-from tests.mount.mounting import (
-    Mount,
-    both_fronts,
-    end,
-    eventually,
-    is_alive,
-    mounted,
-    start,
-    state_of,
-)
+from tests.eventually import eventually
+from tests.mount.mounting import Mount, both_fronts, end, is_alive, mounted, start, state_of
 from tests.mount.packing import PackedDataset
 from tests.mount.versions import Versions, pack_versions
 

@@ -13,11 +13,11 @@ import pytest
 
 from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
 from metadata.snapshot import Snapshot
+from tests.eventually import eventually
 from tests.mount.mounting import (
     PATIENCE_S,
     Mount,
     both_fronts,
-    eventually,
     is_alive,
     mounted,
     names_in,

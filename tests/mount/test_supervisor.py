@@ -19,13 +19,13 @@ from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
 from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.supervision.daemonize import start_in_background
 from dieselfs.fuse.supervision.refresh_request import request_upgrade
+from tests.eventually import eventually
 from tests.mount.mounting import (
     PATIENCE_S,
     Mount,
     both_fronts,
     daemon_command,
     end,
-    eventually,
     is_alive,
     mounted,
     names_in,

@@ -14,8 +14,9 @@ import pytest
 
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
+from tests.eventually import eventually
 from tests.mount import soak
-from tests.mount.mounting import Mount, both_fronts, end, eventually, is_alive, start
+from tests.mount.mounting import Mount, both_fronts, end, is_alive, start
 from tests.mount.torture import MemoryGroup, tortured
 from tests.mount.versions import Versions
 

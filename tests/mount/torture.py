@@ -18,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.eventually import PATIENCE_S, eventually
 from tests.mount import made_up
-from tests.mount.mounting import PATIENCE_S, Mount
+from tests.mount.mounting import Mount
 from tests.mount.versions import Versions
 
 ENDED = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT)
@@ -427,14 +428,11 @@ class MemoryGroup:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return self._folder.rmdir()
-            except OSError:  # a process is on its way out
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
+        def is_removed() -> bool:
+            self._folder.rmdir()
+            return True
+
+        eventually(is_removed, "every process of the group has ended", ignored=OSError)
 
     def add(self, pid: int) -> None:
         (self._folder / "cgroup.procs").write_text(str(pid))

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from benchmarks.shared_disk import SharedDisk, state_of
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
+from tests.eventually import PATIENCE_S, eventually
 from tests.services.network_nodes import REPOSITORY, Network, Node
 
 READER: Final = Path(__file__).with_name("reader_node.py")
@@ -30,7 +31,6 @@ DLCMD: Final = REPOSITORY / "benchmarks/dlcmd_disk.py"
 NAME: Final = "d"
 TASK: Final = "task"
 PEER_PORT: Final = 7400
-PATIENCE_S: Final = 60.0
 """Machines that run tests stall for many seconds."""
 SECRET: Final = "a secret of the nodes of a test"
 
@@ -299,13 +299,6 @@ def _program(
         stdout=output,
         text=True,
     )
-
-
-def eventually(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.01)
 
 
 def lock_of(memory: Path, task: str) -> Path:

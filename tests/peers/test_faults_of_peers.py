@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.task_nodes import Reader, TaskNodes, eventually, make_dataset
+from tests.eventually import eventually
+from tests.peers.task_nodes import Reader, TaskNodes, make_dataset
 from tests.services.network_nodes import Node, network_nodes
 from tests.services.redis_processes import RedisProcess
 

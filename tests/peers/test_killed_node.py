@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tests.peers.task_nodes import TaskNodes, eventually, make_dataset
+from tests.eventually import eventually
+from tests.peers.task_nodes import TaskNodes, make_dataset
 from tests.services.network_nodes import network_nodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are made by root")

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.eventually import eventually
 from tests.services.redis_processes import RedisProcess
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -247,11 +248,12 @@ def _node(name: str, address: str, network: Path) -> Node:
     environment = {**os.environ, MARK: os.fspath(network)}
     holder = subprocess.Popen(command, env=environment, stdin=nothing, stdout=nothing)
     own_network = os.readlink("/proc/self/ns/net")
-    deadline = time.monotonic() + END_S
-    while os.readlink(f"/proc/{holder.pid}/ns/net") == own_network:
+
+    def is_apart() -> bool:
         assert holder.poll() is None, "no network namespace can be made: is this root?"
-        assert time.monotonic() < deadline, "unshare does not make a network namespace"
-        time.sleep(0.001)
+        return os.readlink(f"/proc/{holder.pid}/ns/net") != own_network
+
+    eventually(is_apart, "unshare makes a network namespace")
     _holders[holder.pid] = holder
     node = Node(name, address, folder, holder.pid, network)
     node._ip("link", "set", "lo", "up")
@@ -281,14 +283,15 @@ def _to(peer: Node | None) -> str:
 def _remove(folder: Path) -> None:
     """All that belongs to a network: mounts first, so that whoever waits for one gets an error and can end."""
     _unmount_below(folder)
-    deadline = time.monotonic() + END_S
-    while marked := _marked(folder):
-        for pid in marked:
+
+    def is_empty() -> bool:
+        for pid in (marked := _marked(folder)):
             _kill(pid, folder)
             if pid in _holders:
                 _holders.pop(pid).wait()
-        assert time.monotonic() < deadline, f"processes {marked} of {folder} do not end"
-        time.sleep(0.005)
+        return not marked
+
+    eventually(is_empty, f"the end of the processes of {folder}")
     _unmount_below(folder)
     shutil.rmtree(folder)
 

@@ -9,27 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import redis
 
-START_TIMEOUT_S = 20.0
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            if condition():
-                return
-        except redis.RedisError:
-            pass
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        time.sleep(0.02)
+from tests.eventually import eventually
 
 
 def free_port() -> int:
@@ -93,21 +79,19 @@ class RedisProcess:
             command = [guard, "--pdeathsig", "KILL", *command]
         command = [*self._inside, *command]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            if self._process.poll() is not None:
-                log = (self._folder / "log").read_text() if (self._folder / "log").exists() else ""
-                raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
-            try:
-                with self.client() as client:
-                    if client.info("server")["process_id"] == self._process.pid:
-                        return
-            except redis.RedisError:
-                pass
-            if time.monotonic() > deadline:
-                self.stop()
-                raise RuntimeError("redis-server does not answer")
-            time.sleep(0.02)
+        try:
+            eventually(self._answers, "an answer of redis-server", ignored=redis.RedisError)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            log = (self._folder / "log").read_text() if (self._folder / "log").exists() else ""
+            raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
+        with self.client() as client:
+            return bool(client.info("server")["process_id"] == self._process.pid)
 
     def stop(self) -> None:
         """As abruptly as a crash; what was acknowledged is there after `start`."""
@@ -186,19 +170,23 @@ class RedisCluster:
             self._ask(*(master, "CLUSTER", "ADDSLOTSRANGE"), bounds[number], bounds[number + 1] - 1)
         for node in self.nodes[1:]:
             self._ask(self.nodes[0], "CLUSTER", "MEET", "127.0.0.1", node.port, node.bus_port)
-        wait_until(
+        eventually(
             lambda: all(self._info(node)["cluster_known_nodes"] == "6" for node in self.nodes),
-            "the nodes do not find each other",
+            "the nodes find each other",
+            ignored=redis.RedisError,
         )
         for replica, master_id in zip(self.nodes[3:], ids[:3], strict=True):
-            wait_until(
+            eventually(
                 lambda replica=replica, master_id=master_id: (
                     self._ask(replica, "CLUSTER", "REPLICATE", master_id) == b"OK"
                 ),
-                "a replica does not accept its master",
+                "a replica accepts its master",
+                ignored=redis.RedisError,
             )
-        wait_until(
-            lambda: self.is_whole() and len(self.masters()) == 3, "the cluster does not come up"
+        eventually(
+            lambda: self.is_whole() and len(self.masters()) == 3,
+            "the cluster comes up",
+            ignored=redis.RedisError,
         )
 
     def _ask(self, node: RedisProcess, *words: object) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.eventually import eventually
+
 ACCESS_KEY, SECRET_KEY = "AK", "SK-for-tests"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-_START_TIMEOUT_S = 60.0
 _CHECKOUT = Path(__file__).parents[2]
 
 
@@ -23,6 +23,15 @@ _CHECKOUT = Path(__file__).parents[2]
 class S3Server:
     endpoint: str
     process: subprocess.Popen[bytes]
+
+    def answers(self) -> bool:
+        """Whether it does, if only with an error of HTTP."""
+        assert self.process.poll() is None, "moto has ended"
+        try:
+            urllib.request.urlopen(self.endpoint, timeout=5).close()
+        except urllib.error.HTTPError:
+            pass
+        return True
 
     def make_bucket(self, name: str) -> str:
         """Its address."""
@@ -58,17 +67,7 @@ def s3_server(port: int) -> Iterator[S3Server]:
     )
     server = S3Server(f"http://127.0.0.1:{port}", process)
     try:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            assert process.poll() is None, "moto has ended"
-            assert time.monotonic() < deadline, "moto does not answer"
-            try:
-                urllib.request.urlopen(server.endpoint, timeout=5).close()
-                break
-            except urllib.error.HTTPError:
-                break
-            except OSError:
-                time.sleep(0.05)
+        eventually(server.answers, "an answer of moto", ignored=OSError)
         yield server
     finally:
         process.kill()

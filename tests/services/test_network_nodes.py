@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.eventually import eventually
 from tests.services.network_nodes import REPOSITORY, Network, Node, network_nodes
-from tests.services.redis_processes import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are made by root")
 
@@ -103,17 +103,17 @@ def test_faults_and_their_ends(network: Network) -> None:
         assert served.sent_bytes() - sent >= 100
         assert (served.established(), asking.established()) == (1, 0)
         for fault, (begin, of_old, of_new) in FAULTS.items():
-            wait_until(lambda: is_served(client, served), f"service before {fault}")
+            eventually(lambda: is_served(client, served), f"service before {fault}")
             begin(served, asking)
             assert answer(client, "send") == of_old, fault
             assert answer(client, f"connect {served.address}") == of_new, fault
             if fault in ("cut off from one", "mute for one"):
-                wait_until(lambda: is_served(bystander, served), f"others beside {fault}")
+                eventually(lambda: is_served(bystander, served), f"others beside {fault}")
             else:
                 assert answer(bystander, f"connect {served.address}") == of_new, fault
             served.heal()
             served.plug()
-            wait_until(lambda: is_served(client, served), f"the end of {fault}")
+            eventually(lambda: is_served(client, served), f"the end of {fault}")
 
 
 def test_a_redis_for_all_nodes_and_for_the_test(network: Network) -> None:
@@ -173,4 +173,4 @@ def test_nothing_is_left_of_a_killed_run() -> None:
         pass
     assert not folder.exists()
     assert str(folder) not in Path("/proc/self/mountinfo").read_text()
-    wait_until(lambda: not Path(f"/proc/{left}").exists(), "the end of what was left")
+    eventually(lambda: not Path(f"/proc/{left}").exists(), "the end of what was left")

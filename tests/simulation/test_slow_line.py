@@ -2,63 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from dieselfs.cache.ports.members import Member
-from dieselfs.cache.ports.runtime import PeerAddress
-from dieselfs.cache.wire.messages import Data, ReadFile
 from dieselfs.cache.wire.peer_client import PeerClient
-from dieselfs.cache.wire.peer_server import PeerServer
 from dieselfs.errors import PeerFailed
-from tests.dieselfs.cache.peers.plain_chunks import PlainChunks, chunk
-from tests.simulation.network import Network
-from tests.simulation.node import SECRET, TASK
-from tests.simulation.runtime import SimulatedRuntime
-from tests.simulation.scheduler import Host, Scheduler
-
-ASKS, ANSWERS = "10.0.0.1", "10.0.0.2"
-FILE_BYTES = 16 << 10
-CHUNKS = [chunk(number) for number in range(40)]
-
-
-@dataclass
-class Pair:
-    scheduler: Scheduler
-    network: Network
-    cached: PlainChunks
-    asks: SimulatedRuntime
-    answers: SimulatedRuntime
-
-    def play(self, scene: Callable[[PeerClient, Member], None]) -> None:
-        def run() -> None:
-            listen = PeerAddress(ANSWERS, 1)
-            server = PeerServer(self.answers, SECRET, TASK, "peer", listen, self.cached)
-            client = PeerClient(self.asks, SECRET, TASK, "test")
-            scene(client, Member("peer", listen, 1))
-            client.close()
-            assert server.close(10.0)
-
-        self.scheduler.run(run, self.asks.host)
-
-    def ask(self, client: PeerClient, peer: Member, number: int) -> None:
-        request = ReadFile(CHUNKS[number % len(CHUNKS)], 0, FILE_BYTES, True)
-        assert isinstance(client.ask(peer, request), Data)
-
-
-@pytest.fixture(params=[0.0, 0.3], ids=["calm", "preempted"])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    scheduler = Scheduler(11, preempt=request.param)
-    network = Network(scheduler)
-    runtimes = [
-        SimulatedRuntime(scheduler, network, Host(ip), ip)  #
-        for ip in (ASKS, ANSWERS)
-    ]
-    yield Pair(scheduler, network, PlainChunks(CHUNKS), *runtimes)
-    scheduler.bury()
+from tests.simulation.pair import ANSWERS, ASKS, CHUNKS, Pair
 
 
 def slow_line(pair: Pair) -> None:

@@ -25,10 +25,10 @@ from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectInfo
+from tests.eventually import PATIENCE_S, eventually
 
 MIB = 1 << 20
 DATASET = DatasetRef("pictures", b"i" * 16)
-PATIENCE_S = 60.0
 
 
 class CountingStore:
@@ -69,13 +69,6 @@ def key(number: int) -> str:
 
 def content(number: int, size: int = 3 * MIB) -> bytes:
     return random.Random(number).randbytes(size)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -122,7 +115,7 @@ def test_a_part_is_read_as_a_part_and_warms_its_chunk_once(
     tiered = TieredStore(store, DATASET, tier)
     data = content(2)
     assert bytes(tiered.get_range(key(2), 1_000_000, 110_000)) == data[1_000_000:1_110_000]
-    wait_until(lambda: tier.statistics().written_bytes == len(data))
+    eventually(lambda: tier.statistics().written_bytes == len(data))
     assert store.bytes[key(2)] == 110_000 + len(data)
     for start in range(0, len(data) - 110_000, 110_000):
         assert bytes(tiered.get_range(key(2), start, 110_000)) == data[start : start + 110_000]
@@ -149,7 +142,7 @@ def test_an_ssd_too_small_for_what_is_read_by_parts_costs_the_store_little(
     for _ in range(reads):
         number, start = draw.randrange(40), draw.randrange(MIB - length)
         assert bytes(tiered.get_range(key(number), start, length)) == bytes([number]) * length
-        wait_until(lambda: not tiered._warming)
+        eventually(lambda: not tiered._warming)
     assert tier.statistics().hits > reads // 10
     assert sum(store.bytes.values()) <= 2 * reads * length + budget
     tier.close()
@@ -166,7 +159,7 @@ def test_a_large_object_is_kept_by_the_pieces_that_are_read(tier: SsdTier) -> No
         assert tier.wait_until_written(PATIENCE_S)
     assert store.reads[key(0)] == 1
     assert bytes(tiered.get_range(key(0), 30 * MIB + 1, 1000)) == data[30 * MIB + 1 :][:1000]
-    wait_until(lambda: store.reads[key(0)] == 3)
+    eventually(lambda: store.reads[key(0)] == 3)
     assert store.bytes[key(0)] < 10 * MIB
 
 
@@ -244,7 +237,7 @@ def test_a_failing_ssd_fails_no_read_and_comes_back(
     assert slowest < 20
     faulty.clear()
     released.set()
-    wait_until(lambda: tier.statistics().in_service)
+    eventually(lambda: tier.statistics().in_service)
     hits = tier.statistics().hits
     assert bytes(tiered.get(key(0))) == content(0)
     assert tier.statistics().hits == hits + 1
@@ -266,7 +259,7 @@ def test_a_folder_that_goes_is_made_anew(folder: Path, tier: SsdTier, store: Cou
         tier.wait_until_written(1)
         return store.reads[key(0)] == before
 
-    wait_until(is_kept_again)
+    eventually(is_kept_again)
     assert folder.is_dir()
 
 
@@ -291,7 +284,7 @@ def test_what_has_no_room_is_not_fetched_in_vain_each_time(
     tiered = TieredStore(store, DATASET, tier)
     for number in range(8):
         tiered.get_range(key(number), 0, 1000)
-        wait_until(lambda: not tiered._warming)
+        eventually(lambda: not tiered._warming)
     assert sum(store.bytes.values()) <= 8 * 1000 + 2 * 3 * MIB
     tier.close()
 

@@ -10,7 +10,8 @@ from chunkstore.errors import Unavailable
 from chunkstore.stores.deadline import DeadlineStore
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.time_left import OperationEnds, time_left_s
-from tests.chunkstore.stores.faulty_store import FaultyStore, eventually, hanging
+from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
+from tests.eventually import eventually
 
 CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "get": lambda store: store.get("k"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 from chunkstore.stores.turns import Turns
-from tests.chunkstore.stores.faulty_store import eventually
+from tests.eventually import eventually
 
 
 def test_no_more_than_the_limit() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from dieselfs.cache.node.task_folder import TaskFolder, sweep
 from tests.dieselfs.cache.logged_source import LoggedSource
-from tests.dieselfs.cache.processes import wait_for
+from tests.dieselfs.cache.patience import be_patient
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -23,7 +24,12 @@ def root() -> Iterator[Path]:
             sweep(Path(folder))
             return not os.listdir(folder)
 
-        wait_for(is_empty, "a folder that nobody leads")
+        eventually(is_empty, "a folder that nobody leads")
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch.setattr)
 
 
 @pytest.fixture

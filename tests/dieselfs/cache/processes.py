@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -22,13 +21,6 @@ BUDGET_BYTES = 64 << 20
 
 FORK: ForkContext = multiprocessing.get_context("fork")
 SPAWN: SpawnContext = multiprocessing.get_context("spawn")
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"there was never {what}"
-        time.sleep(0.002)
 
 
 def opened(folder: TaskFolder, source: LoggedSource, **options: object) -> NodeMemory:

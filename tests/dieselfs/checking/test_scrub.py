@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,13 +16,14 @@ import pytest
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.checking import Kind, Sample, ScrubReport, Verdict, scrub
+from dieselfs.checking import Kind, ChunkSample, ScrubReport, Verdict, scrub
 from dieselfs.checking.scrub_progress import ScrubFile
 from dieselfs.errors import Conflict
 from dieselfs.snapshots import lifecycle
 from metadata.kv.memory import MemoryStore
 from tests.chunkstore.packed import StoreWrapper
 from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, retire, some_files
+from tests.eventually import eventually
 
 FLIPS = int(os.environ.get("DIESELFS_PAYLOAD_FLIPS", "300"))
 """`DIESELFS_PAYLOAD_FLIPS=2000` for the number in the reliability report."""
@@ -59,11 +59,15 @@ def run(made: MadeDataset, store: ObjectStore | None = None, **options: object) 
 def test_a_sound_dataset_is_clean(made: MadeDataset) -> None:
     advanced: list[tuple[int, int]] = []
     expected: list[tuple[int, int]] = []
-    report = run(
-        made,
-        advance=lambda files, size: advanced.append((files, size)),
-        expect=lambda files, size: expected.append((files, size)),
-    )
+
+    class Shown:
+        def advance(self, files: int, size_bytes: int) -> None:
+            advanced.append((files, size_bytes))
+
+        def expect(self, files: int, size_bytes: int) -> None:
+            expected.append((files, size_bytes))
+
+    report = run(made, progress=Shown())
     assert (report.verdict, report.findings) == (Verdict.CLEAN, ())
     assert (report.files, report.chunks) == (40, len(made.objects()))
     total = sum(len(made.store.get(key)) for key in made.objects())
@@ -162,12 +166,12 @@ def test_a_sample_is_chosen_by_its_seed(made: MadeDataset) -> None:
     chosen = []
     for seed in (1, 1, 2, 3):
         reads = Reads(made.store)
-        report = run(made, reads, sample=Sample(0.2, seed))
+        report = run(made, reads, sample=ChunkSample(0.2, seed))
         assert (report.chunks, report.chunks_there, report.seed) == (-(-there // 5), there, seed)
         chosen.append(tuple(sorted(set(reads.chunks))))
     assert chosen[0] == chosen[1]
     assert len(set(chosen)) == 3
-    assert len({run(made, sample=Sample(0.2)).seed for _ in range(4)}) > 1
+    assert len({run(made, sample=ChunkSample(0.2)).seed for _ in range(4)}) > 1
 
 
 def test_it_goes_on_where_it_was_stopped_and_reports_what_was_found_before(
@@ -193,7 +197,7 @@ def test_it_goes_on_where_it_was_stopped_and_reports_what_was_found_before(
 
 
 def test_restart_and_another_sample_begin_anew(made: MadeDataset, tmp_path: Path) -> None:
-    for options in ({"restart": True}, {"sample": Sample(1.0, 5)}):
+    for options in ({"restart": True}, {"sample": ChunkSample(1.0, 5)}):
         reads = Reads(made.store)
         reads.stop_at = 2
         with pytest.raises(Unavailable):
@@ -207,8 +211,8 @@ def test_a_sample_is_resumed_with_its_seed(made: MadeDataset, tmp_path: Path) ->
     reads = Reads(made.store)
     reads.stop_at = 4
     with pytest.raises(Unavailable):
-        run(made, reads, progress_folder=tmp_path, jobs=1, sample=Sample(0.5, 77))
-    report = run(made, progress_folder=tmp_path, sample=Sample(0.5))
+        run(made, reads, progress_folder=tmp_path, jobs=1, sample=ChunkSample(0.5, 77))
+    report = run(made, progress_folder=tmp_path, sample=ChunkSample(0.5))
     assert (report.resumed, report.seed) == (True, 77)
 
 
@@ -307,11 +311,10 @@ def test_a_killed_scrub_goes_on_from_what_it_last_saved(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     try:
-        deadline = time.monotonic() + 60
-        while not file.path.exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(
+            lambda: file.path.exists() or process.poll() is not None, "the progress is saved"
+        )
+        assert process.poll() is None
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -19,7 +19,8 @@ from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 from dieselfs.prefetch.announcement import mount_above
 from tests.dieselfs.integrations.conftest import MadeDataset, make
 from tests.dieselfs.integrations.imagefolder import ImageFolder
-from tests.mount.mounting import Mount, eventually, mounted, needs_fuse
+from tests.eventually import eventually
+from tests.mount.mounting import Mount, mounted, needs_fuse
 from tests.mount.packing import PackedDataset
 
 pytestmark = needs_fuse

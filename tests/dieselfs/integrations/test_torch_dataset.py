@@ -22,7 +22,7 @@ from dieselfs.prefetch.plan_file import open_plan
 from metadata.kv.memory import MemoryStore
 from tests.dieselfs.integrations.conftest import CLASSES, MadeDataset, content, keep, name_in
 from tests.dieselfs.integrations.imagefolder import DatasetFolder
-from tests.mount.mounting import eventually
+from tests.eventually import eventually
 
 Make = Callable[..., DieselDataset]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from tests.dieselfs.dataset_content import content_of, tree_of
+from tests.eventually import eventually
 
 
 class StoreWithRules(LocalDirectory):
@@ -420,8 +420,7 @@ def test_a_put_that_fails_spares_its_chunks_that_somebody_has_adopted(
     (place.source / "new").write_bytes(b"x" * 5000)
 
     def adopt_and_fail(*_: object) -> None:
-        while not read_history(place.store(), "d").uncommitted:
-            time.sleep(0.01)
+        eventually(lambda: read_history(place.store(), "d").uncommitted, "chunks without a commit")
         index = place.index()
         assert recover(place.store(), index, "d", RecoveryOptions(adopt=True)).adopted
         index.close()

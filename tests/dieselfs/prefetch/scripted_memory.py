@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,13 +16,6 @@ from dieselfs.prefetch.prefetcher import PlannedOrder
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
 
 DEADLINE_S = 60.0
-
-
-def wait_until(condition: Callable[[], object], what: str = "") -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what or "it has not come about"
-        time.sleep(0.001)
 
 
 def order_of(

@@ -105,13 +105,16 @@ def test_a_plan_that_its_owner_let_go_of_is_not_read(tmp_path: Path) -> None:
 
 def test_a_killed_owner_is_noticed_though_its_file_stays(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; import numpy as np\n"
+        "import sys; from pathlib import Path; import numpy as np\n"
         "from dieselfs.prefetch.plan_file import ReadingPlan, write_plan\n"
         "plan = write_plan(Path(sys.argv[1]), ReadingPlan('1-a', np.arange(4, dtype='u4'), np.array([0, 4])))\n"
-        "plan.position = 3; print(plan.path, flush=True); time.sleep(60)"
+        "plan.position = 3; print(plan.path, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as owner:
         assert owner.stdout is not None
         plan = open_plan(Path(owner.stdout.readline().rstrip("\n")))

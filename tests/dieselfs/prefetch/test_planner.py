@@ -15,7 +15,8 @@ from dieselfs.prefetch.planner import Planner
 from dieselfs.shuffle.order import shuffle_order
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
-from tests.dieselfs.prefetch.scripted_memory import MovedReaders, ScriptedMemory, wait_until
+from tests.dieselfs.prefetch.scripted_memory import MovedReaders, ScriptedMemory
+from tests.eventually import eventually
 
 SNAPSHOT = MadeSnapshot.even(chunks=20, files=5, file_bytes=100)
 CHUNK_BYTES = 500
@@ -67,7 +68,7 @@ def node_of(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     for node in made:
         node.memory.release_all()
         node.planner.close()
-    wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
+    eventually(lambda: set(threading.enumerate()) <= threads, "the threads end")
 
 
 Make = Callable[..., Node]
@@ -85,10 +86,10 @@ def test_one_reader_is_followed_over_three_epochs(node_of: Make) -> None:
     node = node_of(8)
     plan, mark = node.follow(0), 0
     for epoch in range(1, 4):
-        wait_until(lambda plan=plan: node.memory.still_expected()[:20] == chunks_of(plan))
+        eventually(lambda plan=plan: node.memory.still_expected()[:20] == chunks_of(plan))
         next_mark = len(node.memory.begun)
         planner = node.follow(epoch, after=plan.id)
-        wait_until(
+        eventually(
             lambda plan=plan, mark=mark: (
                 set(node.memory.begun[mark:]) == set(range(20)) or move(plan)
             )
@@ -96,11 +97,11 @@ def test_one_reader_is_followed_over_three_epochs(node_of: Make) -> None:
         mark = next_mark
         read(plan)
         plan.remove()
-        wait_until(lambda epoch=epoch: len(node.over) == epoch)
+        eventually(lambda epoch=epoch: len(node.over) == epoch)
         assert node.over[-1] == plan.id
         plan = planner
     read(plan)
-    wait_until(lambda: node.planner.statistics().position == 100)
+    eventually(lambda: node.planner.statistics().position == 100)
     assert not node.memory.still_expected()
     assert node.planner.statistics().fetched >= 2 * 20
 
@@ -114,67 +115,70 @@ def move(plan: PlanFile) -> bool:
 def test_an_end_without_a_successor_ends_it_and_expects_nothing(node_of: Make) -> None:
     node = node_of()
     plan = node.follow(0)
-    wait_until(lambda: len(node.memory.ended) == 20)
+    eventually(lambda: len(node.memory.ended) == 20)
     read(plan)
     plan.remove()
-    wait_until(lambda: node.memory.expected[-1] == [])
-    wait_until(lambda: not any(t.name.startswith("prefetch") for t in threading.enumerate()))
+    eventually(lambda: node.memory.expected[-1] == [])
+    eventually(lambda: not any(t.name.startswith("prefetch") for t in threading.enumerate()))
     again = node.follow(1)
-    wait_until(lambda: node.memory.expected[-1] == chunks_of(again))
+    eventually(lambda: node.memory.expected[-1] == chunks_of(again))
 
 
 def test_an_end_in_the_middle_ends_it_too(node_of: Make) -> None:
     node = node_of(8)
     plan = node.follow(0)
-    wait_until(lambda: len(node.memory.ended) == 8)
+    eventually(lambda: len(node.memory.ended) == 8)
     read(plan, 3)
     plan.remove()
-    wait_until(lambda: node.memory.expected[-1] == [])
+    eventually(lambda: node.memory.expected[-1] == [])
 
 
 def test_a_killed_reader_is_not_followed_any_more(node_of: Make) -> None:
     node = node_of(8)
     code = (
-        "import sys, time; from pathlib import Path; import numpy as np\n"
+        "import sys; from pathlib import Path; import numpy as np\n"
         "from dieselfs.prefetch.plan_file import ReadingPlan, write_plan\n"
         "plan = ReadingPlan('1-made', np.arange(100, dtype='u4'), np.array([0, 20, 100]))\n"
-        "file = write_plan(Path(sys.argv[1]), plan); print(file.path, flush=True); time.sleep(60)"
+        "file = write_plan(Path(sys.argv[1]), plan); print(file.path, flush=True); sys.stdin.read()"
     )
     node.budget_bytes = 18 * CHUNK_BYTES
     with subprocess.Popen(
-        [sys.executable, "-c", code, node.folder], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, node.folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as reader:
         assert reader.stdout is not None
         path = Path(reader.stdout.readline().rstrip("\n"))
         node.planner.follow(path)
-        wait_until(lambda: len(node.memory.ended) == 18)
+        eventually(lambda: len(node.memory.ended) == 18)
         reader.kill()
-    wait_until(lambda: node.memory.expected[-1] == [])
+    eventually(lambda: node.memory.expected[-1] == [])
     assert path.exists()
     plan = node.follow(0)
-    wait_until(lambda: node.memory.expected[-1] == chunks_of(plan))
+    eventually(lambda: node.memory.expected[-1] == chunks_of(plan))
     assert node.planner.statistics().files == 100
 
 
 def test_two_ranks_are_followed_as_one_and_go_on_together(node_of: Make) -> None:
     node = node_of(16)
     plans = [node.follow(0, rank=rank, world=2) for rank in range(2)]
-    wait_until(lambda: node.planner.statistics().files == 100)
-    wait_until(lambda: set(node.memory.expected[-1]) == set(range(20)))
+    eventually(lambda: node.planner.statistics().files == 100)
+    eventually(lambda: set(node.memory.expected[-1]) == set(range(20)))
     for plan in plans:
         read(plan, 20)
-    wait_until(lambda: node.planner.statistics().position == 40)
+    eventually(lambda: node.planner.statistics().position == 40)
     after = [node.follow(1, rank=rank, world=2, after=plan.id) for rank, plan in enumerate(plans)]
-    wait_until(lambda: len(node.memory.still_expected()) > 20)
+    eventually(lambda: len(node.memory.still_expected()) > 20)
     read(plans[0])
     plans[0].remove()
-    wait_until(lambda: len(node.over) == 2)
+    eventually(lambda: len(node.over) == 2)
     assert node.over == [plan.id for plan in plans]
     read(after[0], 7)
     read(plans[1])
     plans[1].remove()
     read(after[1], 9)
-    wait_until(lambda: node.planner.statistics().position == 14)
+    eventually(lambda: node.planner.statistics().position == 14)
     assert node.planner.statistics().files == 100
     assert len(node.over) == 2
 
@@ -186,23 +190,23 @@ def test_a_rank_whose_next_plan_is_late_is_taken_along(node_of: Make) -> None:
     read(plans[0])
     read(plans[1], 30)
     plans[0].remove()
-    wait_until(lambda: node.over == [plans[0].id])
-    wait_until(lambda: node.planner.statistics().files == 50 + 20)
+    eventually(lambda: node.over == [plans[0].id])
+    eventually(lambda: node.planner.statistics().files == 50 + 20)
     second = node.follow(1, rank=1, world=2, after=plans[1].id)
     read(first, 5)
     read(plans[1])
     plans[1].remove()
-    wait_until(lambda: node.over == [plans[0].id, plans[1].id])
-    wait_until(lambda: node.planner.statistics().files == 45 + 50)
+    eventually(lambda: node.over == [plans[0].id, plans[1].id])
+    eventually(lambda: node.planner.statistics().files == 45 + 50)
     read(second, 10)
     read(first, 15)
-    wait_until(lambda: node.planner.statistics().position == 20)
+    eventually(lambda: node.planner.statistics().position == 20)
 
 
 def test_a_plan_that_is_too_large_leaves_the_others_alone(node_of: Make) -> None:
     node = node_of(6)
     plan = node.follow(0)
-    wait_until(lambda: len(node.memory.ended) == 6)
+    eventually(lambda: len(node.memory.ended) == 6)
     large = ReadingPlan(SNAPSHOT.id, np.arange(100, dtype=np.uint32), np.array([0, 100]))
     beside = write_plan(node.folder, large)
     planner = write_plan(node.folder, large, after=plan.id)
@@ -211,8 +215,8 @@ def test_a_plan_that_is_too_large_leaves_the_others_alone(node_of: Make) -> None
             node.planner.follow(file.path)
     expected = len(node.memory.expected)
     read(plan, 20)
-    wait_until(lambda: node.planner.statistics().position == 20)
-    wait_until(lambda: len(node.memory.begun) > 6)
+    eventually(lambda: node.planner.statistics().position == 20)
+    eventually(lambda: len(node.memory.begun) > 6)
     assert len(node.memory.expected) == expected
     assert node.planner.statistics().files == 100
 
@@ -249,12 +253,12 @@ def test_to_name_a_plan_twice_changes_nothing(node_of: Make) -> None:
     node = node_of()
     plan = node.follow(0)
     after = node.follow(1, after=plan.id)
-    wait_until(lambda: len(node.memory.expected) >= 1 and len(node.memory.expected[-1]) == 40)
+    eventually(lambda: len(node.memory.expected) >= 1 and len(node.memory.expected[-1]) == 40)
     read(plan, 50)
     told = len(node.memory.expected)
     node.planner.follow(plan.path)
     node.planner.follow(after.path)
-    wait_until(lambda: node.planner.statistics().position == 50)
+    eventually(lambda: node.planner.statistics().position == 50)
     assert node.planner.statistics().files == 100
     assert len(node.memory.expected) == told
 
@@ -263,7 +267,7 @@ def test_a_resumed_reader_has_the_rest_fetched(node_of: Make) -> None:
     node = node_of()
     plan = node.follow(0, position=60)
     rest = list(dict.fromkeys(SNAPSHOT.columns.chunk[plan.plan.inodes[60:]].tolist()))
-    wait_until(lambda: sorted(node.memory.ended) == sorted(rest))
+    eventually(lambda: sorted(node.memory.ended) == sorted(rest))
     assert node.memory.expected[-1] == rest
     assert node.planner.statistics().files == 40
 
@@ -272,14 +276,14 @@ def test_a_client_that_replaces_its_order_in_the_middle(node_of: Make) -> None:
     """As `Client.shuffle` does: the new plan names the old one, which is removed then."""
     node = node_of(8)
     plan = node.follow(0)
-    wait_until(lambda: len(node.memory.ended) == 8)
+    eventually(lambda: len(node.memory.ended) == 8)
     for epoch in range(1, 12):
         planner = node.follow(epoch, after=plan.id)
         plan.remove()
         plan = planner
-    wait_until(lambda: node.memory.still_expected() == chunks_of(plan))
+    eventually(lambda: node.memory.still_expected() == chunks_of(plan))
     read(plan, 40)
-    wait_until(lambda: node.planner.statistics().position == 40)
+    eventually(lambda: node.planner.statistics().position == 40)
 
 
 class TickingReaders(MovedReaders):
@@ -312,15 +316,15 @@ def test_readers_of_a_mount_go_on_at_their_end(node_of: Make) -> None:
         plans.append(node.follow(epoch, after=plans[-1].id))
     (readers,) = made
     for epoch in range(3):
-        wait_until(lambda epoch=epoch: len(readers.arrivals) == epoch + 1)
-        wait_until(lambda: readers.arrivals and len(readers.arrivals[-1]) == 20)
+        eventually(lambda epoch=epoch: len(readers.arrivals) == epoch + 1)
+        eventually(lambda: readers.arrivals and len(readers.arrivals[-1]) == 20)
         assert readers.orders[-1] == plans[epoch].plan.inodes.tolist()
         begun = len(readers.orders)
         readers.at = 100
-        wait_until(lambda begun=begun: len(readers.orders) > begun)
+        eventually(lambda begun=begun: len(readers.orders) > begun)
         assert node.over == [plan.id for plan in plans[: epoch + 1]]
     readers.at = 100
-    wait_until(lambda: node.planner.statistics().position == 100)
+    eventually(lambda: node.planner.statistics().position == 100)
     assert len(made) == 1
     node.planner.close()
     assert readers.closed
@@ -341,7 +345,7 @@ def test_readers_are_closed_before_others_are_made(node_of: Make) -> None:
     assert all(plan.is_read for plan in kept)
     for plan in kept:
         plan.remove()
-    wait_until(lambda: made[-1].closed)
+    eventually(lambda: made[-1].closed)
 
 
 def test_readers_that_cannot_be_made_end_what_was_followed(node_of: Make) -> None:
@@ -418,4 +422,4 @@ def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
 
     threading.Thread(target=run, daemon=True).start()
     assert ended.wait(20)
-    wait_until(lambda: node.memory.expected[-1] == [])
+    eventually(lambda: node.memory.expected[-1] == [])

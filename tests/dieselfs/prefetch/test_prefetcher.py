@@ -12,12 +12,8 @@ from chunkstore.errors import Unavailable
 from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.prefetch.prefetcher import FETCHES, Prefetcher
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
-from tests.dieselfs.prefetch.scripted_memory import (
-    MovedReaders,
-    ScriptedMemory,
-    order_of,
-    wait_until,
-)
+from tests.dieselfs.prefetch.scripted_memory import MovedReaders, ScriptedMemory, order_of
+from tests.eventually import eventually
 
 SNAPSHOT = MadeSnapshot.even(chunks=20, files=5, file_bytes=100)
 CHUNK_BYTES = 500
@@ -43,7 +39,7 @@ class Following:
         self.prefetcher.start()
 
     def wait_for_arrivals(self, *chunks: int) -> None:
-        wait_until(
+        eventually(
             lambda: self.readers.arrivals and set(self.readers.arrivals[-1]) >= set(chunks),
             f"not arrived: {chunks}",
         )
@@ -59,7 +55,7 @@ class Following:
         self.readers.on_look = look
         for wanted in range(1, 4):
             self.prefetcher._wake()
-            wait_until(lambda wanted=wanted: looks >= wanted)
+            eventually(lambda wanted=wanted: looks >= wanted)
 
 
 @pytest.fixture
@@ -75,7 +71,7 @@ def follow() -> Iterator[Callable[..., Following]]:
     for planner in made:
         planner.memory.release_all()
         planner.prefetcher.close()
-    wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
+    eventually(lambda: set(threading.enumerate()) <= threads, "the threads end")
 
 
 Make = Callable[..., Following]
@@ -110,7 +106,7 @@ def test_fetches_at_a_time_are_the_next_ones(follow: Make) -> None:
     first_uses = list(dict.fromkeys(inode // 5 for inode in inodes))
     for done in range(20):
         wanted = first_uses[done : done + FETCHES]
-        wait_until(lambda wanted=wanted: sorted(planner.memory.under_way) == sorted(wanted))
+        eventually(lambda wanted=wanted: sorted(planner.memory.under_way) == sorted(wanted))
         planner.settle()
         assert len(planner.memory.under_way) == len(wanted)
         planner.memory.release(first_uses[done])
@@ -146,13 +142,13 @@ def test_the_budget_holds_whatever_happens(follow: Make, seed: int) -> None:
         assert planner.prefetcher.statistics().window_bytes >= outside
         assert readers.at == at
     readers.outside = 0
-    wait_until(lambda: planner.prefetcher.statistics().window_bytes == 0)
+    eventually(lambda: planner.prefetcher.statistics().window_bytes == 0)
     assert sorted(memory.begun) == list(range(20)), "each once"
 
 
 def test_nothing_is_begun_that_does_not_fit(follow: Make) -> None:
     planner = follow(4.9, holds=True)
-    wait_until(lambda: len(planner.memory.under_way) == 4)
+    eventually(lambda: len(planner.memory.under_way) == 4)
     planner.settle()
     assert sorted(planner.memory.begun) == [0, 1, 2, 3]
     planner.readers.outside = CHUNK_BYTES
@@ -162,7 +158,7 @@ def test_nothing_is_begun_that_does_not_fit(follow: Make) -> None:
     planner.settle()
     assert sorted(planner.memory.begun) == [0, 1, 2, 3], "what is outside of memory counts"
     planner.readers.outside = 0
-    wait_until(lambda: sorted(planner.memory.begun) == [0, 1, 2, 3, 4])
+    eventually(lambda: sorted(planner.memory.begun) == [0, 1, 2, 3, 4])
 
 
 def test_a_chunk_above_the_budget_is_fetched_alone(follow: Make) -> None:
@@ -197,12 +193,12 @@ def test_where_there_is_no_room_memory_hears_what_is_over_in_between(follow: Mak
     planner.wait_for_arrivals(*range(10))
     planner.memory.errors[10] = [CacheFull("full")]
     planner.readers.at = 46
-    wait_until(lambda: len(planner.memory.expected) == 2)
+    eventually(lambda: len(planner.memory.expected) == 2)
     assert planner.memory.expected[0] == list(range(20))
     assert planner.memory.expected[1] == [0, *range(10, 20)]
     planner.wait_for_arrivals(10)
     planner.readers.at = 47
-    wait_until(lambda: planner.memory.still_expected() == list(range(10, 20)))
+    eventually(lambda: planner.memory.still_expected() == list(range(10, 20)))
 
 
 def test_what_cannot_be_fetched_is_left_to_its_readers(follow: Make) -> None:
@@ -229,7 +225,7 @@ def test_a_master_that_dies_costs_a_moment_and_the_next_one_is_told_everything(
     planner.memory.expect_errors = [MasterGone("dead")]
     planner.readers.at = 12
     planner.wait_for_arrivals(10, 11)
-    wait_until(lambda: len(planner.memory.expected) == 2)
+    eventually(lambda: len(planner.memory.expected) == 2)
     assert planner.memory.expected[1] == list(range(2, 20))
     assert planner.prefetcher.statistics().skipped == 0
 
@@ -240,7 +236,7 @@ def test_memory_is_told_which_uses_are_over(follow: Make) -> None:
     assert planner.memory.expected == [list(range(20))]
     for position, used in [(4, 0), (5, 1), (29, 5), (30, 6), (100, 20)]:
         planner.readers.at = position
-        wait_until(lambda used=used: planner.memory.used == [used])
+        eventually(lambda used=used: planner.memory.used == [used])
         planner.settle()
         assert planner.memory.used == [used]
     assert planner.prefetcher.statistics().position == 100
@@ -248,12 +244,12 @@ def test_memory_is_told_which_uses_are_over(follow: Make) -> None:
 
 def test_readers_that_overtake_a_fetch_do_not_get_it_any_more(follow: Make) -> None:
     planner = follow(3, holds=True)
-    wait_until(lambda: sorted(planner.memory.under_way) == [0, 1, 2])
+    eventually(lambda: sorted(planner.memory.under_way) == [0, 1, 2])
     planner.readers.at = 7  # they read past node memory
     planner.settle()
     planner.memory.release(0, 1, 2)
     planner.wait_for_arrivals(1, 2)
-    wait_until(lambda: sorted(planner.memory.under_way) == [3])
+    eventually(lambda: sorted(planner.memory.under_way) == [3])
     assert sorted(planner.readers.arrivals[0]) == [1, 2]
     statistics = planner.prefetcher.statistics()
     assert statistics.late == 1, "of chunk 1 two files had been read"
@@ -262,7 +258,7 @@ def test_readers_that_overtake_a_fetch_do_not_get_it_any_more(follow: Make) -> N
 
 def test_readers_that_are_far_ahead_have_nothing_fetched_behind_them(follow: Make) -> None:
     planner = follow(2, holds=True)
-    wait_until(lambda: len(planner.memory.under_way) == 2)
+    eventually(lambda: len(planner.memory.under_way) == 2)
     planner.readers.at = 90
     planner.settle()
     planner.memory.release_all()
@@ -274,7 +270,7 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
     planner = follow(6)
     backwards = ALL[::-1]
     planner.prefetcher.add_order(order_of(SNAPSHOT, backwards))
-    wait_until(lambda: len(planner.memory.expected) == 2)
+    eventually(lambda: len(planner.memory.expected) == 2)
     assert planner.memory.expected[-1] == [*range(20), *range(19, -1, -1)]
     for position in range(
         0, 86, 5
@@ -283,7 +279,7 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
         planner.wait_for_arrivals(*range(min(position // 5 + 6, 20)))
     planner.readers.at = 90
     # Chunks 18 and 19 are held for this epoch, and four more places are free: four of the next one are fetched.
-    wait_until(lambda: len(planner.memory.begun) == 24)
+    eventually(lambda: len(planner.memory.begun) == 24)
     planner.settle()
     assert sorted(planner.memory.begun[20:]) == [16, 17, 18, 19]
     assert len(planner.readers.arrivals) == 1
@@ -303,18 +299,18 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
     for position in range(0, 101, 5):
         planner.readers.at = position
         planner.wait_for_arrivals(*(19 - n for n in range(min(position // 5 + 6, 20))))
-    wait_until(lambda: planner.prefetcher.statistics().window_bytes == 0)
+    eventually(lambda: planner.prefetcher.statistics().window_bytes == 0)
     assert sorted(planner.readers.arrivals[1]) == list(range(20))
 
 
 def test_a_fetch_for_the_order_before_gives_its_room_back(follow: Make) -> None:
     planner = follow(2, holds=True)
-    wait_until(lambda: sorted(planner.memory.under_way) == [0, 1])
+    eventually(lambda: sorted(planner.memory.under_way) == [0, 1])
     planner.prefetcher.add_order(order_of(SNAPSHOT, [50, 55, 60]))
     planner.prefetcher.advance()
-    wait_until(lambda: len(planner.readers.orders) == 2)
+    eventually(lambda: len(planner.readers.orders) == 2)
     planner.memory.release(0, 1)
-    wait_until(lambda: sorted(planner.memory.under_way) == [10, 11])
+    eventually(lambda: sorted(planner.memory.under_way) == [10, 11])
     planner.memory.release(10, 11)
     planner.wait_for_arrivals(10, 11)
     planner.settle()
@@ -328,7 +324,7 @@ def test_one_that_is_told_to_go_on_first_does_so_when_it_knows_where_to(follow: 
     planner.settle()
     assert planner.prefetcher.is_advancing
     planner.prefetcher.add_order(order_of(SNAPSHOT, [7]))
-    wait_until(lambda: not planner.prefetcher.is_advancing)
+    eventually(lambda: not planner.prefetcher.is_advancing)
     planner.wait_for_arrivals(1)
     assert planner.prefetcher.statistics().files == 1
 
@@ -404,16 +400,16 @@ def test_a_fetch_that_hangs_is_left_to_itself() -> None:
     before, threads = descriptors(), set(threading.enumerate())
     memory = ScriptedMemory(holds=True)
     planner = Following(memory, 2, ALL)
-    wait_until(lambda: len(memory.under_way) == 2)
+    eventually(lambda: len(memory.under_way) == 2)
     begun = time.monotonic()
     planner.prefetcher.close(timeout_s=0.3)
     assert time.monotonic() - begun < 2
     assert len(set(threading.enumerate()) - threads) == 2
     memory.release_all()
-    wait_until(lambda: set(threading.enumerate()) <= threads)
+    eventually(lambda: set(threading.enumerate()) <= threads)
     assert sorted(memory.begun) == [0, 1], "no further fetch after the end"
     del planner
-    wait_until(lambda: descriptors() <= before)
+    eventually(lambda: descriptors() <= before)
 
 
 def test_one_that_was_never_started_can_be_closed() -> None:
@@ -431,8 +427,8 @@ def test_one_that_stops_expects_nothing_any_more(follow: Make) -> None:
     planner = follow(20)
     planner.wait_for_arrivals(*range(20))
     planner.prefetcher.stop()
-    wait_until(lambda: planner.memory.expected[-1] == [])
-    wait_until(lambda: planner.readers.closed)
+    eventually(lambda: planner.memory.expected[-1] == [])
+    eventually(lambda: planner.readers.closed)
     planner.prefetcher.close()
     assert planner.memory.expected[-1] == []
 
@@ -455,6 +451,6 @@ def test_readers_that_fail_end_it_with_a_warning(
         raise ValueError("a fault of ours")
 
     planner.readers.on_look = fail
-    wait_until(lambda: not planner.prefetcher.is_running)
-    wait_until(lambda: planner.readers.closed)
+    eventually(lambda: not planner.prefetcher.is_running)
+    eventually(lambda: planner.readers.closed)
     assert "prefetching of the plan has failed: a fault of ours" in caplog.text

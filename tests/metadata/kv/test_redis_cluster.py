@@ -23,8 +23,9 @@ from tests.contracts.key_value_store_contract import (
     put_one,
     value,
 )
+from tests.eventually import eventually
 from tests.metadata.kv.redis_failures import OpenSplitStore, SplitMaps
-from tests.services.redis_processes import RedisCluster, RedisProcess, free_port, wait_until
+from tests.services.redis_processes import RedisCluster, RedisProcess, free_port
 
 
 class TestRedisClusterStore(SharedKeyValueStoreContract):
@@ -102,7 +103,7 @@ def test_a_master_that_hangs_is_replaced(
     store.put([[MapUpdate(key, [b"a"], [value(1)]) for key in keys]])
     assert time.monotonic() - start < 16
     victim.resume()
-    wait_until(own_redis_cluster.is_whole, "the old master does not follow")
+    eventually(own_redis_cluster.is_whole, "the old master follows", ignored=redis.RedisError)
     found = store.get_many([MapFields(key, [b"a"]) for key in keys])
     assert found == [[value(1)]] * 60
     store.close()
@@ -115,9 +116,11 @@ def test_a_master_that_comes_back(own_redis_cluster: RedisCluster) -> None:
     store.put([[MapUpdate(key, [b"a"], [value(1)]) for key in keys]])
     [victim, *_] = own_redis_cluster.masters()
     victim.stop()
-    wait_until(lambda: len(own_redis_cluster.masters()) == 3, "no fail-over")
+    eventually(
+        lambda: len(own_redis_cluster.masters()) == 3, "a fail-over", ignored=redis.RedisError
+    )
     victim.start()
-    wait_until(own_redis_cluster.is_whole, "the old master does not follow")
+    eventually(own_redis_cluster.is_whole, "the old master follows", ignored=redis.RedisError)
     store.put([[MapUpdate(key, [b"a"], [value(2)]) for key in keys]])
     found = store.get_many([MapFields(key, [b"a"]) for key in keys])
     assert found == [[value(2)]] * 60
@@ -189,11 +192,13 @@ def test_writers_through_a_fail_over(own_redis_cluster: RedisCluster) -> None:
     writers = [threading.Thread(target=write, args=(worker,)) for worker in range(2)]
     for writer in writers:
         writer.start()
-    wait_until(lambda: min(turns) > 5, "the writers do not start")
+    eventually(lambda: min(turns) > 5, "the writers start")
     own_redis_cluster.masters()[1].stop()
-    wait_until(lambda: len(own_redis_cluster.masters()) == 3, "no fail-over")
+    eventually(
+        lambda: len(own_redis_cluster.masters()) == 3, "a fail-over", ignored=redis.RedisError
+    )
     later = max(turns) + 5
-    wait_until(lambda: min(turns) > later or failures, "the writers do not go on")
+    eventually(lambda: min(turns) > later or failures, "the writers go on")
     stop.set()
     for writer in writers:
         writer.join()

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +23,13 @@ from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
+from tests.eventually import eventually
 from tests.peers.task_nodes import DLCMD, PeerDataset
 from tests.services.redis_processes import free_port
 
 SECRET: Final = "the secret of the cache cluster of a test"
 START_S: Final = 60.0
 """Machines that run tests stall for many seconds."""
-
-
-def eventually(condition: Callable[[], object], what: str, timeout_s: float = START_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,8 @@ from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
 from dieselfs.cache.warmup.cluster_warmup import CacheClusterWarmUp
 from dieselfs.cache.warmup.ssd_warmup import WarmUp, warmth
 from dieselfs.snapshots.expected_files import ExpectedFiles
-from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, RingClient, eventually
+from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, RingClient
+from tests.eventually import eventually
 from tests.peers.task_nodes import NAME, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 

@@ -27,13 +27,8 @@ from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings
-from tests.dieselfs.cache.cluster.cluster_of_nodes import (
-    SECRET,
-    NodeProcess,
-    RingClient,
-    eventually,
-    ring_of,
-)
+from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, RingClient, ring_of
+from tests.eventually import eventually
 from tests.peers.task_nodes import DLCMD, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 

@@ -32,7 +32,7 @@ from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.slow_answers import SlowAnswers
 from dieselfs.errors import CacheFull
 from tests.chunkstore.packed import DATASET, Packed
-from tests.dieselfs.cache.cluster.cluster_of_nodes import eventually
+from tests.eventually import eventually
 
 BUDGET = 128 << 20
 

@@ -17,7 +17,8 @@ import pytest
 import xxhash
 
 from metadata.snapshot import Snapshot
-from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, eventually, ring_of
+from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, ring_of
+from tests.eventually import eventually
 from tests.peers.task_nodes import DLCMD, NAME, PeerDataset, make_dataset
 
 

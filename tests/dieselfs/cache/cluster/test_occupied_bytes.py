@@ -11,7 +11,7 @@ from chunkstore.ssd.segment_store import Occupancy, SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from dieselfs.cache.cluster import occupied_bytes
 from dieselfs.cache.cluster.occupied_bytes import OccupiedBytes
-from tests.dieselfs.cache.cluster.cluster_of_nodes import eventually
+from tests.eventually import eventually
 
 
 def test_a_large_tier_is_neither_waited_for_nor_taken_for_a_slow_one(

@@ -14,7 +14,8 @@ from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.errors import RegistryUnavailable
 from tests.contracts.registry_contract import NODES, LeasedRegistryContract, OpenRegistry
-from tests.services.redis_processes import RedisCluster, RedisProcess, wait_until
+from tests.eventually import eventually
+from tests.services.redis_processes import RedisCluster, RedisProcess
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_a_redis_that_hangs_is_waited_for_shortly(
         assert time.monotonic() - begun < 4  # two calls of 0.6 s, on a busy machine
     finally:
         own_redis_server.resume()
-    wait_until(lambda: registry.announce(NODES[0]) == [NODES[0]], "it does not come back")
+    eventually(lambda: registry.announce(NODES[0]) == [NODES[0]], "it comes back")
 
 
 def test_a_server_of_a_cluster_says_so(redis_cluster_url: str, task: str) -> None:

@@ -24,7 +24,8 @@ from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.cache.wire.peer_server import PeerServer
 from dieselfs.errors import ConfigError, UsageError
-from tests.services.redis_processes import free_port, wait_until
+from tests.eventually import eventually
+from tests.services.redis_processes import free_port
 
 SECRET = TaskSecret(b"0123456789abcdef")
 REDIS = PeerSettings("task", SECRET, RedisLeases("redis://:s3cret@127.0.0.1:1/0"))
@@ -156,14 +157,14 @@ def test_nodes_of_a_job_over_real_sockets_without_rank_zero_for_a_while(tmp_path
                     "rank-2",
                 ]
             assert zero.membership.statuses()["rank-1"].budget_bytes == 7 << 20
-            wait_until(lambda: zero.board.current() is not None, "no view")
+            eventually(lambda: zero.board.current() is not None, "a view")
         assert ViewFile(tmp_path / "0").current() is None
         for one in others:
-            wait_until(
+            eventually(
                 lambda one=one: (
                     [member.id for member in reachable(one.membership.view)] == ["rank-1", "rank-2"]
                 ),
-                "node 0 is not missed",
+                "node 0 is missed",
             )
         with node(settings[0], tmp_path / "0") as zero:
             assert all(one.membership.settled(3, 20) for one in [zero, *others])

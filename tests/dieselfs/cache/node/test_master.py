@@ -26,16 +26,10 @@ from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import MasterPort
 from dieselfs.errors import CacheFull, MasterGone, NotYetSupported
 from tests.dieselfs.cache.made_up_source import MadeUpSource, block_of, content_of
+from tests.eventually import eventually
 
 DEADLINE_S = 60.0
 Made = Callable[..., Master]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -62,7 +56,7 @@ def made(folder: TaskFolder) -> Iterator[Made]:
     yield make
     for one in masters:
         one.close()
-    wait_until(lambda: set(threading.enumerate()) <= threads)
+    eventually(lambda: set(threading.enumerate()) <= threads)
 
 
 class Gate:
@@ -115,7 +109,7 @@ def test_many_who_ask_are_one_fetch(folder: TaskFolder, made: Made) -> None:
     ports = [of.member() for _ in range(32)]
     with ThreadPoolExecutor(32) as pool:
         asked = [pool.submit(port.fetch, block) for port in ports]
-        wait_until(lambda: of.statistics().misses == 32)
+        eventually(lambda: of.statistics().misses == 32)
         gate.open.set()
         for each in asked:
             each.result(DEADLINE_S)
@@ -136,7 +130,7 @@ def test_a_failure_is_everybodys_who_waits_and_nobodys_after(made: Made) -> None
     of = made(source)
     with ThreadPoolExecutor(32) as pool:
         asked = all_fetched(pool, of, block_of(1))
-        wait_until(lambda: of.statistics().misses == 32)
+        eventually(lambda: of.statistics().misses == 32)
         gate.open.set()
         assert len({id(each.exception(DEADLINE_S)) for each in asked}) == 1
         assert isinstance(asked[0].exception(), Unavailable)
@@ -160,7 +154,7 @@ def test_who_waits_for_an_interrupted_fetch_fetches_anew(made: Made) -> None:
     of = made(source)
     with ThreadPoolExecutor(32) as pool:
         asked = all_fetched(pool, of, block_of(1))
-        wait_until(lambda: of.statistics().misses == 32)
+        eventually(lambda: of.statistics().misses == 32)
         gate.open.set()
         outcomes = [type(each.exception(DEADLINE_S)) for each in asked]
     assert sorted(map(str, outcomes)) == sorted([str(KeyboardInterrupt), *[str(type(None))] * 31])
@@ -266,7 +260,7 @@ def test_what_is_fetched_ahead_waits_for_members_to_unmap(folder: TaskFolder, ma
     of.mapped(block.name)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(of.fetch, block_of(2), ahead=True)
-        wait_until(lambda: of.statistics().evictions == 1)
+        eventually(lambda: of.statistics().evictions == 1)
         of.unmapped(block.name)
         asked.result(PATIENCE_S)
     of.mapped(block_of(2).name)
@@ -442,14 +436,14 @@ def test_a_list_is_fetched_in_order_as_far_as_there_is_room(made: Made) -> None:
     of = made(source, budget_bytes=3000, prefetchers=1)
     blocks = [block_of(number) for number in range(6)]
     of.prefetch(blocks)
-    wait_until(lambda: of.statistics().not_kept == 1)
+    eventually(lambda: of.statistics().not_kept == 1)
     assert source.asked == [block.chunk for block in blocks[:3]]
     of.mapped(blocks[0].name)
     of.discard(blocks[0].name)
     of.discard(blocks[1].name)
     of.unmapped(blocks[0].name)
     of.prefetch(blocks[3:5])
-    wait_until(lambda: of.statistics().fetches == 5)
+    eventually(lambda: of.statistics().fetches == 5)
     found = of.statistics()
     assert (found.prefetched, found.prefetched_used, found.prefetched_wasted) == (5, 1, 1)
     assert (found.hits, found.misses, found.not_kept) == (0, 0, 1)
@@ -464,7 +458,7 @@ def test_as_many_at_a_time_as_there_are_prefetchers(made: Made) -> None:
     gate.wait_for(3)
     assert len(source.asked) == 3
     gate.open.set()
-    wait_until(lambda: of.statistics().fetches == 8)
+    eventually(lambda: of.statistics().fetches == 8)
 
 
 def test_a_reader_joins_a_fetch_in_the_background(made: Made) -> None:
@@ -475,7 +469,7 @@ def test_a_reader_joins_a_fetch_in_the_background(made: Made) -> None:
     gate.wait_for(1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(of.fetch, block_of(1))
-        wait_until(lambda: of.statistics().misses == 1)
+        eventually(lambda: of.statistics().misses == 1)
         gate.open.set()
         asked.result(DEADLINE_S)
     assert len(source.asked) == 1
@@ -490,7 +484,7 @@ def test_what_fails_in_the_background_is_left_to_its_reader(
 
     of = made(MadeUpSource(fails), prefetchers=1)
     of.prefetch([block_of(1), block_of(2)])
-    wait_until(lambda: of.statistics().fetches == 1)
+    eventually(lambda: of.statistics().fetches == 1)
     assert of.statistics().failed_fetches == 1
     assert "cannot prefetch block" in caplog.text
     assert ": down" in caplog.text
@@ -530,12 +524,12 @@ def test_observers_hear_of_all_that_comes_and_goes_in_order(made: Made) -> None:
     of.listen(log)
     heard = [("arrived", block_of(0).name)]
     for number in range(1, 20):
-        wait_until(lambda: log.heard == heard)
+        eventually(lambda: log.heard == heard)
         of.fetch(block_of(number), ahead=True)
         if number > 1:
             heard.append(("evicted", block_of(number - 2).name))
         heard.append(("arrived", block_of(number).name))
-    wait_until(lambda: log.heard == heard)
+    eventually(lambda: log.heard == heard)
     of.ignore(log)
     of.discard(block_of(19).name)
     assert log.heard == heard
@@ -561,7 +555,7 @@ def test_an_observer_that_fails_or_hangs_delays_nobody(
     of.listen(fails)
     for number in range(3):
         of.fetch(block_of(number))
-    wait_until(lambda: len(fails.heard) == 3)
+    eventually(lambda: len(fails.heard) == 3)
     goes_on.set()
     assert caplog.text.count("an observer of node memory failed") == 3
 
@@ -583,7 +577,7 @@ def test_who_is_ignored_hears_no_more_of_what_was_waiting(made: Made) -> None:
     assert begun.wait(DEADLINE_S)
     with ThreadPoolExecutor(1) as pool:
         ignored = pool.submit(of.ignore, slow)
-        wait_until(lambda: not of._events._listeners)
+        eventually(lambda: not of._events._listeners)
         assert not ignored.done()
         goes_on.set()
         ignored.result(DEADLINE_S)
@@ -601,7 +595,7 @@ def test_an_observer_may_end_itself(made: Made) -> None:
     once = Once(of)
     of.listen(once)
     of.fetch(block_of(1))
-    wait_until(lambda: len(once.heard) == 1)
+    eventually(lambda: len(once.heard) == 1)
     of.fetch(block_of(2))
     assert len(once.heard) == 1
 
@@ -619,9 +613,9 @@ def test_nobody_waits_for_a_master_that_has_been_closed(
         asked = all_fetched(pool, of, block_of(1))
         of.prefetch([block_of(2), block_of(3)])
         gate.wait_for(3)
-        wait_until(lambda: of.statistics().misses == 32)
+        eventually(lambda: of.statistics().misses == 32)
         of.close()
-        wait_until(lambda: sum(each.done() for each in asked) == 31)
+        eventually(lambda: sum(each.done() for each in asked) == 31)
         gate.open.set()
         for each in asked:
             assert isinstance(each.exception(DEADLINE_S), MasterGone)
@@ -662,7 +656,7 @@ def test_close_waits_for_a_file_that_is_being_made(
         pool.submit(of.fetch, block_of(1))
         assert begun.wait(DEADLINE_S)
         closed = pool.submit(of.close)
-        wait_until(lambda: of._closed)
+        eventually(lambda: of._closed)
         assert not closed.done()
         goes_on.set()
         closed.result(DEADLINE_S)

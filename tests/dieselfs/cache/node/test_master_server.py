@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -40,7 +41,8 @@ from tests.dieselfs.cache.logged_source import (
     chunk,
     content,
 )
-from tests.dieselfs.cache.processes import BUDGET_BYTES, DEADLINE_S, in_threads, wait_for
+from tests.dieselfs.cache.processes import BUDGET_BYTES, DEADLINE_S, in_threads
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -49,7 +51,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    wait_for(lambda: set(threading.enumerate()) <= before, "an end of all threads")
+    eventually(lambda: set(threading.enumerate()) <= before, "an end of all threads")
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def heard(member: RemoteMaster, is_enough: Callable[[list[tuple[bool, str]]], bo
         events.extend(member.events())
         return is_enough(events)
 
-    wait_for(listens, "such news")
+    eventually(listens, "such news")
     return True
 
 
@@ -106,7 +108,7 @@ def test_pieces_are_fetched_ahead_in_any_number(
     blocks = [CacheBlock(chunk(number, 64)) for number in range(600)]
     with joined(folder) as member:
         member.prefetch(blocks)
-        wait_for(lambda: member.statistics().blocks == 600 - 1, "all but the corrupt one")
+        eventually(lambda: member.statistics().blocks == 600 - 1, "all but the corrupt one")
     assert source.payloads == 600
 
 
@@ -132,7 +134,7 @@ def test_threads_that_miss_one_chunk_fetch_it_once(
         for thread in threads:
             thread.start()
         waiting.wait(DEADLINE_S)
-        wait_for(lambda: other.statistics().misses == 8, "eight that wait")
+        eventually(lambda: other.statistics().misses == 8, "eight that wait")
         source.gate.touch()
         for thread in threads:
             thread.join(DEADLINE_S)
@@ -175,7 +177,7 @@ def test_the_greatest_budget_that_members_wish_counts_while_they_are_there(
         assert member.statistics().budget_bytes == 1 << 20
         with joined(folder, 2 << 20), joined(folder):
             assert member.statistics().budget_bytes == 2 << 20
-        wait_for(lambda: member.statistics().budget_bytes == 1 << 20, "the budget of who stays")
+        eventually(lambda: member.statistics().budget_bytes == 1 << 20, "the budget of who stays")
 
 
 def test_evicted_bytes_count_until_their_member_has_unmapped_them_or_left(
@@ -187,14 +189,14 @@ def test_evicted_bytes_count_until_their_member_has_unmapped_them_or_left(
         with joined(folder) as other:
             member.mapped(block(1).name)
             other.mapped(block(2).name)
-            wait_for(lambda: all(each.mapped for each in server._members.values()), "both maps")
+            eventually(lambda: all(each.mapped for each in server._members.values()), "both maps")
             for number in (1, 2):
                 member.discard(block(number).name)
-            wait_for(lambda: member.statistics().blocks == 0, "no piece")
+            eventually(lambda: member.statistics().blocks == 0, "no piece")
             assert member.statistics().cached_bytes == 2 * CHUNK_BYTES
             member.unmapped(block(1).name)
-            wait_for(lambda: member.statistics().cached_bytes == CHUNK_BYTES, "one less")
-        wait_for(lambda: member.statistics().cached_bytes == 0, "nothing held")
+            eventually(lambda: member.statistics().cached_bytes == CHUNK_BYTES, "one less")
+        eventually(lambda: member.statistics().cached_bytes == 0, "nothing held")
 
 
 def test_a_member_hears_of_what_it_maps_when_that_is_evicted(
@@ -205,7 +207,7 @@ def test_a_member_hears_of_what_it_maps_when_that_is_evicted(
             member.fetch(block(number))
         member.mapped(block(1).name)
         other.mapped(block(2).name)
-        wait_for(lambda: member.statistics().members == 2, "both")
+        eventually(lambda: member.statistics().members == 2, "both")
         for number in (3, 2, 1):
             member.discard(block(number).name)
         assert heard(member, lambda events: set(events) == {(True, block(1).name)})
@@ -309,7 +311,7 @@ def test_a_plan_of_any_length_can_be_expected(
             except CacheFull:
                 assert number == 3
         member.progress(1)  # 1 is done with
-        wait_for(lambda: fetches(member, block(3)), "room for the next one")
+        eventually(lambda: fetches(member, block(3)), "room for the next one")
         assert sorted(os.listdir(folder.chunks)) == sorted([block(2).name, block(3).name])
 
 
@@ -337,7 +339,7 @@ def test_who_speaks_otherwise_is_cut_off_and_others_are_served(
         says(encode(OpenRequests(bytes(MEMBER_ID_BYTES))))  # of no member
         says(encode(JoinAsMember(bytes(MEMBER_ID_BYTES), None)), b"\xc1")
         member.fetch(block(1))
-        wait_for(lambda: server.members == 1, "one member left")
+        eventually(lambda: server.members == 1, "one member left")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
@@ -365,20 +367,16 @@ def test_when_the_server_ends_every_member_knows(folder: TaskFolder, master: Mas
     server = Server(folder, master)
     with joined(folder) as member, joined(folder) as other:
         member.fetch(block(1))
-        ended = threading.Event()
 
-        def waits_for_news() -> None:
-            while not other.is_gone:
-                with suppress(MasterGone):
-                    other.events()
-                    time.sleep(0.01)
-            ended.set()
+        def is_told() -> bool:
+            with suppress(MasterGone):
+                other.events()
+            return other.is_gone
 
-        thread = threading.Thread(target=waits_for_news)
-        thread.start()
-        assert server.close() == 2
-        thread.join(DEADLINE_S)
-        assert ended.is_set()
+        with ThreadPoolExecutor(1) as listener:
+            told = listener.submit(eventually, is_told, "the end")
+            assert server.close() == 2
+            assert told.result()
         with pytest.raises(MasterGone):
             member.fetch(block(2))
         assert member.is_gone

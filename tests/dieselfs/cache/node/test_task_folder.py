@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from chunkstore.chunk_format import DatasetRef
 from dieselfs.cache.node import task_folder
 from dieselfs.cache.node.task_folder import TaskFolder, default_task, memory_root, sweep
 from dieselfs.errors import LocalFileError, UsageError
+from tests.eventually import eventually
 
 CHECKOUT = Path(__file__).parents[4]
 DEADLINE_S = 60.0
 
 LEAD = """
-import os, sys, time
+import os, sys
 from pathlib import Path
 from dieselfs.cache.node import task_folder
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -53,13 +54,6 @@ def program(text: str, root: Path) -> Iterator[subprocess.Popen[str]]:
 def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -193,9 +187,9 @@ child = os.fork()
 if child == 0:
     assert not leadership.held
     leadership.release(remove_folder=True)  # not its own
-    time.sleep(600)
+    sys.stdin.read()
 print(child, flush=True)
-time.sleep(600)
+sys.stdin.read()
 """
     with program(text, tmp_path) as leader:
         child = int(line_of(leader))
@@ -272,7 +266,7 @@ def test_what_a_killed_leader_leaves_is_swept(tmp_path: Path) -> None:
     text = """
 (leadership.folder.chunks / "piece").write_bytes(b"content")
 print("leads", flush=True)
-time.sleep(600)
+sys.stdin.read()
 """
     with program(text, tmp_path) as leader:
         line_of(leader)
@@ -372,7 +366,7 @@ while True:
         assert first.poll() is None, "a sweep bears that others sweep"
         assert second.poll() is None
     sweep(tmp_path)
-    wait_until(lambda: sweep(tmp_path) == 0 and os.listdir(tmp_path) == [])
+    eventually(lambda: sweep(tmp_path) == 0 and os.listdir(tmp_path) == [])
 
 
 def test_chunks_that_are_not_deleted_in_time_are_deleted_by_another_process(
@@ -385,7 +379,4 @@ def test_chunks_that_are_not_deleted_in_time_are_deleted_by_another_process(
     leadership.release(remove_folder=True, timeout_s=0.0)
     assert not folder.path.exists()
     root = folder.path.parent
-    deadline = time.monotonic() + DEADLINE_S
-    while list(root.iterdir()):
-        assert time.monotonic() < deadline, "the files are left"
-        time.sleep(0.01)
+    eventually(lambda: not list(root.iterdir()), "the files are deleted")

@@ -6,9 +6,8 @@ import multiprocessing
 import os
 import random
 import socket
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -31,11 +30,11 @@ from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task.node_memory import NodeMemory
-from dieselfs.cache.wire import frame_stream, peer_connection, slow_peer_detector
 from dieselfs.client import Client
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
+from tests.dieselfs.cache.patience import be_patient
 
 DEADLINE_S: Final = 60.0
 FILE_BYTES: Final = 4000
@@ -119,13 +118,6 @@ def free_addresses(count: int) -> tuple[PeerAddress, ...]:
     for each in sockets:
         each.close()
     return tuple(PeerAddress("127.0.0.1", port) for port in ports)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"there was never {what}"
-        time.sleep(0.05)
 
 
 class PeerNode:
@@ -215,14 +207,11 @@ def _serve(
 
 
 def _be_quick_and_patient() -> None:
-    """What a node waits for on purpose is short, and what it bears of others long: a machine that stalls is no peer that is silent."""
+    """What a node waits for on purpose is short, and what it bears of others long."""
     peer_cache.STEADY_S = 0.2  # type: ignore[misc]
     node_share.COUNTED_EVERY_S = 0.1  # type: ignore[misc]
     membership.PING_EVERY_S = membership.HEARTBEAT_S = 0.1  # type: ignore[misc]
-    frame_stream.FRAME_S = slow_peer_detector.TOO_SLOW_S = DEADLINE_S  # type: ignore[misc]
-    for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
-        assert hasattr(peer_connection, name)
-        setattr(peer_connection, name, DEADLINE_S)
+    be_patient()
 
 
 def _read_all(memory: NodeMemory, snapshot: Snapshot, seed: str) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from dieselfs.cache.ports.members import Member
-from dieselfs.cache.ports.runtime import PeerAddress, Stream
+from dieselfs.cache.ports.runtime import PeerAddress, Running, Runtime, Stream
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.wire.frame_stream import FrameReceiver, receive_greeting
 from dieselfs.cache.wire.frames import decode_request, encode_answer
@@ -17,6 +17,7 @@ from dieselfs.cache.wire.os_runtime import OperatingSystem
 
 SECRET = TaskSecret(b"a secret of the tests")
 TASK = "task"
+OPERATING_SYSTEM = OperatingSystem()
 LOOPBACK = PeerAddress("127.0.0.1", 0)
 SOON_S = 20.0
 
@@ -41,13 +42,16 @@ class Conversation:
 
 
 @contextmanager
-def scripted_peer(*scripts: Callable[[Conversation], None]) -> Iterator[Member]:
+def scripted_peer(
+    *scripts: Callable[[Conversation], None],
+    runtime: Runtime = OPERATING_SYSTEM,
+    listen: PeerAddress = LOOPBACK,
+) -> Iterator[Member]:
     """Each connection follows the next script, and the last one all that come after, until it returns or the connection ends."""
-    runtime = OperatingSystem()
-    listener = runtime.listen(LOOPBACK)
+    listener = runtime.listen(listen)
     left = list(scripts)
     streams: list[Stream] = []
-    threads: list[threading.Thread] = []
+    threads: list[Running] = []
 
     def serve(stream: Stream, script: Callable[[Conversation], None]) -> None:
         with suppress(OSError):
@@ -67,17 +71,14 @@ def scripted_peer(*scripts: Callable[[Conversation], None]) -> Iterator[Member]:
                 stream = listener.accept()
                 streams.append(stream)
                 script = left.pop(0) if len(left) > 1 else left[0]
-                threads.append(threading.Thread(target=serve, args=(stream, script)))
-                threads[-1].start()
+                threads.append(runtime.start(partial(serve, stream, script), "serves"))
 
-    accepting = threading.Thread(target=accept)
-    accepting.start()
+    accepting = runtime.start(accept, "accepts")
     try:
         yield Member("peer", listener.address, 1)
     finally:
         listener.close()
-        accepting.join()
+        assert accepting.join(SOON_S)
         for stream in streams:
             stream.close()
-        for thread in threads:
-            thread.join()
+        assert all([thread.join(SOON_S) for thread in threads])

@@ -18,8 +18,9 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.peers.cached_files import CachedFiles
 from dieselfs.errors import CacheFull, MasterGone
 from tests.dieselfs.cache.made_up_source import block_of, content_of
-from tests.dieselfs.cache.processes import DEADLINE_S, wait_for
+from tests.dieselfs.cache.processes import DEADLINE_S
 from tests.dieselfs.cache.shared_source import MadeUpSharedSource, head_of
+from tests.eventually import eventually
 
 SIZE = 1000 + 64
 
@@ -78,7 +79,7 @@ def test_what_is_asked_for_is_brought_once(
     source.before = waiting_for(gate)
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(cached.load, block) for _ in range(8)]
-        wait_for(lambda: source.asked, "a fetch")
+        eventually(lambda: source.asked, "a fetch")
         assert not cached.is_loading(block), "it may be asking another node"
         source.reading = {block.name}
         assert cached.is_loading(block)
@@ -102,7 +103,7 @@ def test_nothing_is_brought_that_has_no_room_or_is_on_its_way_from_a_peer(
     source.elsewhere = {4}
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(master.fetch, block_of(4))
-        wait_for(master.readers_wait, "a reader")
+        eventually(master.readers_wait, "a reader")
         with pytest.raises(AlreadyLoading):
             cached.load(block_of(4))
         gate.set()
@@ -121,7 +122,7 @@ def test_what_is_evicted_is_let_go_of_and_its_bytes_count_until_it_is_sent(
     assert master.statistics().cached_bytes == 3 * SIZE
     master.discard(copies[0].name)
     master.discard(copies[1].name)
-    wait_for(lambda: master.statistics().cached_bytes == 2 * SIZE, "room: one is being sent")
+    eventually(lambda: master.statistics().cached_bytes == 2 * SIZE, "room: one is being sent")
     assert cached.payload(copies[1].chunk.id) is None
     assert cached.head(copies[1].chunk.id) is None
     assert bytes(sent) == content_of(copies[0])

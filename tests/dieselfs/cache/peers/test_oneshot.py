@@ -16,7 +16,8 @@ from dieselfs.cache.ports.task_statistics import FillingStatistics
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.errors import CacheFull, MasterGone
 from tests.dieselfs.cache.made_up_source import block_of
-from tests.dieselfs.cache.processes import DEADLINE_S, wait_for
+from tests.dieselfs.cache.processes import DEADLINE_S
+from tests.eventually import eventually
 
 BLOCKS = tuple(block_of(number) for number in range(20))
 
@@ -78,7 +79,7 @@ def statistics(filling: Oneshot) -> FillingStatistics:
 
 
 def wait_until_done(filling: Oneshot) -> None:
-    wait_for(lambda: statistics(filling).done, "an end of it")
+    eventually(lambda: statistics(filling).done, "an end of it")
 
 
 def test_what_is_missing_is_fetched_in_order(filling: Oneshot, memory: Memory) -> None:
@@ -164,7 +165,7 @@ def test_another_share_takes_the_place_of_what_was_left(filling: Oneshot, memory
     gate = threading.Event()
     memory.before = lambda block: waited(gate)
     filling.fill(BLOCKS[:10])
-    wait_for(lambda: memory.at_once == 4, "four under way")
+    eventually(lambda: memory.at_once == 4, "four under way")
     filling.fill(BLOCKS[10:])
     gate.set()
     wait_until_done(filling)
@@ -178,7 +179,7 @@ def test_the_end_does_not_wait_for_the_store(memory: Memory) -> None:
     memory.before = lambda block: waited(gate)
     filling = Oneshot(OperatingSystem(), memory, at_once=2)
     filling.fill(BLOCKS)
-    wait_for(lambda: memory.at_once == 2, "two under way")
+    eventually(lambda: memory.at_once == 2, "two under way")
     filling.close(0.0)
     filling.fill(BLOCKS)
     gate.set()

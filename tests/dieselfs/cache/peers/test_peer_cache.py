@@ -32,7 +32,6 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task.leader import Leader, MemorySettings
 from dieselfs.cache.task.node_memory import NodeMemory
-from dieselfs.cache.wire import frame_stream, peer_connection
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.peers.peer_nodes import (
@@ -40,8 +39,8 @@ from tests.dieselfs.cache.peers.peer_nodes import (
     SmallDataset,
     free_addresses,
     make_dataset,
-    wait_until,
 )
+from tests.eventually import eventually
 
 SECRET = TaskSecret(b"0123456789abcdef")
 
@@ -115,19 +114,16 @@ def dataset(tmp_path: Path) -> SmallDataset:
 
 @pytest.fixture
 def nodes(
-    tmp_path: Path, dataset: SmallDataset, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dataset: SmallDataset, patience: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Nodes]:
-    """No thread is left. A machine that stalls is no peer that is silent."""
+    """No thread is left."""
     monkeypatch.setattr(membership, "PING_EVERY_S", 0.1)
     monkeypatch.setattr(node_share, "COUNTED_EVERY_S", 0.1)
-    monkeypatch.setattr(frame_stream, "FRAME_S", DEADLINE_S)
-    for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
-        monkeypatch.setattr(peer_connection, name, DEADLINE_S)
     threads = set(threading.enumerate())
     made = Nodes(tmp_path, dataset)
     yield made
     made.end()
-    wait_until(lambda: set(threading.enumerate()) <= threads, "an end of all threads")
+    eventually(lambda: set(threading.enumerate()) <= threads, "an end of all threads")
 
 
 @pytest.fixture
@@ -149,20 +145,20 @@ def test_two_nodes_find_each_other_and_share_the_dataset(
     assert sorted(one.states()) == ["me", "silent"], "it has asked once"
     other = nodes(pair(1))
     assert sorted(other.states()) == ["me", "up"], "it knows whom it may ask"
-    wait_until(lambda: sorted(one.states()) == ["me", "up"], "a peer")
+    eventually(lambda: sorted(one.states()) == ["me", "up"], "a peer")
     whole = sum(block.length for block in blocks_of(one))
 
     def shares() -> list[int]:
         return [member.status.share_bytes for member in one.statistics().members]
 
-    wait_until(lambda: sum(shares()) == whole and all(shares()), "two parts of the dataset")
+    eventually(lambda: sum(shares()) == whole and all(shares()), "two parts of the dataset")
     for block in blocks_of(one):
         one.master.fetch(block)
 
     def cached() -> int:
         return sum(member.status.share_cached_bytes for member in one.statistics().members)
 
-    wait_until(lambda: cached() == whole, "word of the other's share")
+    eventually(lambda: cached() == whole, "word of the other's share")
     statistics = one.statistics()
     me = next(member for member in statistics.members if member.state == "me")
     peer = next(member for member in statistics.members if member.state == "up")
@@ -180,8 +176,8 @@ def test_two_nodes_find_each_other_and_share_the_dataset(
 
     other.peers.end(DEADLINE_S)
     assert ViewFile(other.folder.path).current() is None
-    wait_until(lambda: one.states().count("up") == 0, "a peer less")
-    wait_until(lambda: shares_of_me(one) == whole, "everything for the one that is left")
+    eventually(lambda: one.states().count("up") == 0, "a peer less")
+    eventually(lambda: shares_of_me(one) == whole, "everything for the one that is left")
 
 
 def shares_of_me(node: Node) -> int:
@@ -201,8 +197,8 @@ def test_a_port_in_use_keeps_a_node_from_its_peers_until_it_is_free(
         assert "Address already in use" in node.statistics().trouble
         assert node.statistics().members == ()
         node.master.fetch(blocks_of(node)[0])
-        wait_until(lambda: "works without the peers of task task" in caplog.text, "a warning")
-    wait_until(lambda: "me" in node.states(), "its part in the task")
+        eventually(lambda: "works without the peers of task task" in caplog.text, "a warning")
+    eventually(lambda: "me" in node.states(), "its part in the task")
     assert node.statistics().trouble == ""
     assert [record.levelno for record in caplog.records].count(logging.WARNING) == 1
 
@@ -220,7 +216,7 @@ def test_who_has_another_secret_is_said_to(
 ) -> None:
     other = TaskSecret(b"another secret that is no good")
     both = [nodes(pair(0)), nodes(replace(pair(1), secret=other))]
-    wait_until(lambda: all(sorted(node.states()) == ["me", "refused"] for node in both), "refusals")
+    eventually(lambda: all(sorted(node.states()) == ["me", "refused"] for node in both), "refusals")
 
 
 def test_a_node_whose_redis_is_down_works_alone_and_ends_in_time(
@@ -232,7 +228,7 @@ def test_a_node_whose_redis_is_down_works_alone_and_ends_in_time(
     for block in blocks_of(node):
         node.master.fetch(block)
     assert node.states() == ["me"]
-    wait_until(lambda: str(nobody) in node.statistics().trouble, "why it is alone")
+    eventually(lambda: str(nobody) in node.statistics().trouble, "why it is alone")
     filling = node.statistics().filling
     assert filling is not None
     assert not filling.done
@@ -246,13 +242,13 @@ def test_an_end_does_not_wait_for_a_store_that_hangs(
 ) -> None:
     one, other = nodes(pair(0)), nodes(pair(1))
     for node in (one, other):
-        wait_until(lambda node=node: sorted(node.states()) == ["me", "up"], "a peer")
+        eventually(lambda node=node: sorted(node.states()) == ["me", "up"], "a peer")
     other.store.gate.clear()
-    wait_until(lambda: owned_elsewhere(one), "a share of the other's")
+    eventually(lambda: owned_elsewhere(one), "a share of the other's")
     owned = owned_elsewhere(one)[0]
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(one.master.fetch, owned)
-        wait_until(lambda: other.store.waiting, "a question to the store")
+        eventually(lambda: other.store.waiting, "a question to the store")
         began = time.monotonic()
         other.peers.end(0.5)
         other.master.close(0.5)
@@ -276,7 +272,7 @@ def test_a_share_is_fetched_at_once_where_nobody_else_is_expected(nodes: Nodes) 
         filling = node.statistics().filling
         return filling is not None and filling.done
 
-    wait_until(is_done, "a share that is held")
+    eventually(is_done, "a share that is held")
     assert all(node.master.is_cached(block) for block in blocks_of(node))
 
 
@@ -312,7 +308,7 @@ def test_a_tasks_processes_are_told_of_its_peers(
             alone = NodeMemory.open(folder, source)
             assert alone.task_statistics() is not None
             alone.close()
-    wait_until(lambda: not folder.path.exists(), "the end of who led")
+    eventually(lambda: not folder.path.exists(), "the end of who led")
 
 
 def test_who_leads_without_peers_leaves_none_of_their_files(

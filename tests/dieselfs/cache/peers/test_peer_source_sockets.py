@@ -7,9 +7,8 @@ import pickle
 import random
 import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,10 +30,11 @@ from dieselfs.cache.ports.members import Member, View
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.task.node_memory import NodeMemory
-from dieselfs.cache.wire import frame_stream, peer_connection, peer_server, slow_peer_detector
+from dieselfs.cache.wire import peer_connection
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_server import PeerServer
 from tests.chunkstore.packed import DATASET, Packed, StoreWrapper
+from tests.eventually import eventually
 
 DEADLINE_S = 60.0
 SECRET = TaskSecret(b"sixteen bytes or more")
@@ -106,7 +106,7 @@ class Node:
         self.board.write_secret(self.secret)
         answered = {member.id: now for member in members if member.id != self.member.id}
         self.board.publish(View(self.member, tuple(members), answered, frozenset()))
-        wait_for(lambda: self._sees(members), "a view")
+        eventually(lambda: self._sees(members), "a view")
 
     def _sees(self, members: Sequence[Member]) -> bool:
         peers = self.source._current()
@@ -143,21 +143,9 @@ class Task:
         return next(node for node in self.nodes if node.member.id == name)
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"there was never {what}"
-        time.sleep(0.002)
-
-
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stalls is no peer that is silent, and a view is published once here."""
-    for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
-        monkeypatch.setattr(peer_connection, name, DEADLINE_S)
-    monkeypatch.setattr(peer_server, "HANDSHAKE_S", DEADLINE_S)
-    monkeypatch.setattr(frame_stream, "FRAME_S", DEADLINE_S)
-    monkeypatch.setattr(slow_peer_detector, "TOO_SLOW_S", DEADLINE_S)
+def published_once(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view is published once here."""
     monkeypatch.setattr(view_file, "OLDEST_S", 10 * DEADLINE_S)
 
 
@@ -167,7 +155,7 @@ def task(tmp_path: Path) -> Iterator[Task]:
     yield task
     for node in task.nodes:
         node.board.withdraw()
-        wait_for(lambda node=node: node.source._current() is None, "an end of the view")
+        eventually(lambda node=node: node.source._current() is None, "an end of the view")
         assert node.server.close(DEADLINE_S)
 
 
@@ -282,11 +270,11 @@ def test_a_view_that_comes_and_goes(task: Task) -> None:
     from_peers = reader.source.statistics().files_from_peers
     assert from_peers > 0
     served = task.node("b").server
-    wait_for(lambda: served.statistics().connections, "a connection")
+    eventually(lambda: served.statistics().connections, "a connection")
     before = served.statistics().connections
     reader.board.withdraw()
-    wait_for(lambda: reader.source._current() is None, "an end of the view")
-    wait_for(lambda: served.statistics().connections < before, "an end of the connection")
+    eventually(lambda: reader.source._current() is None, "an end of the view")
+    eventually(lambda: served.statistics().connections < before, "an end of the connection")
     assert read_all_in(reader.source, task, 2)
     assert reader.source.statistics().files_from_peers == from_peers
     reader.show([node.member for node in task.nodes])

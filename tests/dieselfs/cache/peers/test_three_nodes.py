@@ -18,8 +18,8 @@ from tests.dieselfs.cache.peers.peer_nodes import (
     ending,
     free_addresses,
     make_dataset,
-    wait_until,
 )
+from tests.eventually import eventually
 
 SECRET = TaskSecret(b"a secret of the three nodes")
 Settings = Callable[[int], PeerSettings]
@@ -86,7 +86,7 @@ def test_each_chunk_leaves_the_store_once_and_a_lost_share_once_more(
     settings = by_a_list("oneshot")
     nodes = [PeerNode(roots[number], dataset, settings(number)) for number in range(3)]
     with ending(nodes):
-        wait_until(lambda: cached_shares(nodes) == dataset.chunks, "three shares that are held")
+        eventually(lambda: cached_shares(nodes) == dataset.chunks, "three shares that are held")
         assert sorted(dataset.reads().values()) == [1] * dataset.chunks
         shares = [node.statistics().filling for node in nodes]
         assert all(share is not None and share.blocks for share in shares)
@@ -94,12 +94,12 @@ def test_each_chunk_leaves_the_store_once_and_a_lost_share_once_more(
 
         nodes[2].kill()
         left = nodes[:2]
-        wait_until(lambda: cached_shares(left) == dataset.chunks, "two shares that are held")
+        eventually(lambda: cached_shares(left) == dataset.chunks, "two shares that are held")
         assert Counter(dataset.reads().values()) == {1: dataset.chunks - lost, 2: lost}
 
         nodes[2] = PeerNode(roots[2], dataset, settings(2))  # adopts what it had
-        wait_until(lambda: see_each_other(nodes), "a third node again")
-        wait_until(lambda: cached_shares(nodes) == dataset.chunks, "its share where it was")
+        eventually(lambda: see_each_other(nodes), "a third node again")
+        eventually(lambda: cached_shares(nodes) == dataset.chunks, "its share where it was")
         assert read_by_all(nodes) == [0, 0, 0]
         assert sum(dataset.reads().values()) == dataset.chunks + lost, "nothing more was read"
         assert count(nodes[2].statistics(), "served.requests") > 0, "it is used again"
@@ -113,7 +113,7 @@ def test_on_first_use_each_chunk_leaves_the_store_once(
     settings = by_redis(redis_url, "on-demand")
     nodes = [PeerNode(roots[number], dataset, settings(number)) for number in range(3)]
     with ending(nodes):
-        wait_until(lambda: see_each_other(nodes), "three nodes that see each other")
+        eventually(lambda: see_each_other(nodes), "three nodes that see each other")
         assert read_by_all(nodes) == [0, 0, 0]
         assert sorted(dataset.reads().values()) == [1] * dataset.chunks
 

@@ -22,7 +22,8 @@ from tests.dieselfs.cache.logged_source import (
     content,
     extent,
 )
-from tests.dieselfs.cache.processes import opened, wait_for
+from tests.dieselfs.cache.processes import opened
+from tests.eventually import eventually
 
 
 class Clock:
@@ -224,7 +225,7 @@ def test_what_came_into_the_folder_is_found_soon(
         memory.read(file, 0, 10)
         return memory._bypass._seen_ns == memory._folder_changed_ns()
 
-    wait_for(is_seen, "a folder that has not changed for a tick")
+    eventually(is_seen, "a folder that has not changed for a tick")
     assert memory.is_bypassed(chunk(2))
     (folder.chunks / str(chunk(2).id)).write_bytes(content(chunk(2)))
     before = shared.ranges

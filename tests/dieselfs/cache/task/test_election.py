@@ -35,8 +35,8 @@ from tests.dieselfs.cache.processes import (
     open_and_wait,
     opened,
     read_until,
-    wait_for,
 )
+from tests.eventually import eventually
 
 
 def master_pid(memory: NodeMemory) -> int:
@@ -47,7 +47,7 @@ def master_pid(memory: NodeMemory) -> int:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(pid), "an end of it")
+    eventually(lambda: not is_alive(pid), "an end of it")
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def test_the_helper_is_nobody_s_child_and_ends_soon_after_its_last_member(
         with opened(folder, source) as other:
             assert master_pid(other) == helper
         assert is_alive(helper)
-    wait_for(lambda: not is_alive(helper), "an end of the helper")
+    eventually(lambda: not is_alive(helper), "an end of the helper")
     assert not folder.path.exists()
 
 
@@ -85,11 +85,11 @@ def test_a_member_that_is_killed_has_left(
     with killed_at_the_end(
         SPAWN.Process(target=open_and_wait, args=(folder, source, ready, False))
     ):
-        wait_for(ready.exists, "a member")
+        eventually(ready.exists, "a member")
         member = RemoteMaster(folder.socket_path)
         helper = member.pid
         member.close()
-    wait_for(lambda: not is_alive(helper), "an end of the helper")
+    eventually(lambda: not is_alive(helper), "an end of the helper")
     assert not folder.path.exists()
 
 
@@ -102,7 +102,7 @@ def test_a_helper_that_nobody_joins_ends(
     member = RemoteMaster(folder.socket_path)
     helper = member.pid
     member.close()
-    wait_for(lambda: not is_alive(helper), "an end of the helper")
+    eventually(lambda: not is_alive(helper), "an end of the helper")
 
 
 def test_reads_go_on_while_helpers_are_killed(
@@ -125,7 +125,7 @@ def test_reads_go_on_while_helpers_are_killed(
         killed = set()
         for _ in range(3):
             done = rounds.stat().st_size
-            wait_for(lambda done=done: rounds.stat().st_size > done + 3, "progress")
+            eventually(lambda done=done: rounds.stat().st_size > done + 3, "progress")
             memory._membership.master()
             killed.add(master_pid(memory))
             kill(master_pid(memory))
@@ -168,7 +168,7 @@ def test_when_the_process_that_leads_is_killed_its_members_go_on(
     ready = tmp_path / "ready"
     leader = SPAWN.Process(target=open_and_wait, args=(folder, source, ready, True))
     with killed_at_the_end(leader):
-        wait_for(ready.exists, "a leader")
+        eventually(ready.exists, "a leader")
         with opened(folder, source) as memory:
             assert master_pid(memory) == leader.pid
             assert is_right(memory, 1)
@@ -217,7 +217,7 @@ def test_after_all_were_killed_the_next_adopts_what_is_there(
     with killed_at_the_end(
         SPAWN.Process(target=open_and_wait, args=(folder, source, ready, False))
     ):
-        wait_for(ready.exists, "a member")
+        eventually(ready.exists, "a member")
         member = RemoteMaster(folder.socket_path)
         kill(member.pid)
         member.close()
@@ -243,7 +243,7 @@ def test_a_new_master_is_told_what_its_members_map_and_members_what_has_left(
         assert (found.joins, found.mapped_blocks) == (2, 2)
         memory.discard(chunk(2).id)
         numbers = itertools.count(4)
-        wait_for(
+        eventually(
             lambda: is_right(memory, next(numbers)) and is_dropped(memory, 2),
             "news of the new master",
         )
@@ -333,4 +333,4 @@ def test_a_program_that_never_closes_it_ends_in_silence(
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
-    wait_for(lambda: not folder.path.exists(), "an end of the helper")
+    eventually(lambda: not folder.path.exists(), "an end of the helper")

@@ -18,8 +18,9 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.errors import CacheFull
 from tests.dieselfs.cache.made_up_source import block_of, content_of
-from tests.dieselfs.cache.processes import DEADLINE_S, wait_for
+from tests.dieselfs.cache.processes import DEADLINE_S
 from tests.dieselfs.cache.shared_source import MadeUpSharedSource, head_of
+from tests.eventually import eventually
 
 SIZE = 1000 + 64
 """Of a piece with its head."""
@@ -204,7 +205,7 @@ def test_a_failure_as_owner_is_that_of_all_who_wait(
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(master.fetch, block_of(1), as_owner=True) for _ in range(3)]
         asked.append(pool.submit(master.fetch, block_of(1)))
-        wait_for(lambda: master.statistics().misses == 1, "a reader who waits")
+        eventually(lambda: master.statistics().misses == 1, "a reader who waits")
         gate.set()
         for each in asked:
             assert isinstance(each.exception(DEADLINE_S), Unavailable)

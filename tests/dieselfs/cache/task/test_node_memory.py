@@ -38,8 +38,8 @@ from tests.dieselfs.cache.processes import (
     opened,
     read_in_threads,
     read_until,
-    wait_for,
 )
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def memory(folder: TaskFolder, source: LoggedSource) -> Iterator[NodeMemory]:
     before = set(threading.enumerate())
     with opened(folder, source, lead=True) as memory:
         yield memory
-    wait_for(lambda: set(threading.enumerate()) <= before, "an end of all threads")
+    eventually(lambda: set(threading.enumerate()) <= before, "an end of all threads")
     assert not folder.path.exists()
 
 
@@ -60,7 +60,7 @@ def held(memory: NodeMemory) -> int:
 def evict(memory: NodeMemory, number: int) -> None:
     memory.discard(chunk(number).id)
     path = memory._membership.folder.chunks / str(chunk(number).id)
-    wait_for(lambda: not path.exists(), "an eviction")
+    eventually(lambda: not path.exists(), "an eviction")
 
 
 def test_a_chunk_is_fetched_once_for_all_its_files(
@@ -214,7 +214,7 @@ def test_an_evicted_piece_is_dropped_when_the_next_is_mapped_and_counts_while_a_
         number += 1
         return is_right(memory, number) and bool(forgotten)
 
-    wait_for(heard, "news of the eviction")
+    eventually(heard, "news of the eviction")
     assert forgotten == [str(chunk(1).id)]
     mapped = memory.statistics().mapped_bytes
     assert held(memory) == mapped + CHUNK_BYTES
@@ -222,7 +222,7 @@ def test_an_evicted_piece_is_dropped_when_the_next_is_mapped_and_counts_while_a_
     del reader
     gc.collect()
     assert is_right(memory, number + 1)
-    wait_for(lambda: held(memory) == mapped + CHUNK_BYTES, "the evicted piece to be gone")
+    eventually(lambda: held(memory) == mapped + CHUNK_BYTES, "the evicted piece to be gone")
 
 
 def test_a_reader_that_waits_for_a_piece_lets_go_of_what_is_evicted_meanwhile(
@@ -233,9 +233,9 @@ def test_a_reader_that_waits_for_a_piece_lets_go_of_what_is_evicted_meanwhile(
     right: list[bool] = []
     reader = threading.Thread(target=lambda: right.append(is_right(memory, 2)))
     reader.start()
-    wait_for(lambda: source.payloads == 2, "a reader that waits")
+    eventually(lambda: source.payloads == 2, "a reader that waits")
     memory.discard(chunk(1).id)
-    wait_for(lambda: held(memory) == CHUNK_BYTES, "room for the second alone")
+    eventually(lambda: held(memory) == CHUNK_BYTES, "room for the second alone")
     assert memory.statistics().mapped_blocks == 0
     source.gate.touch()
     reader.join()
@@ -248,7 +248,7 @@ def test_chunks_are_fetched_ahead_at_once_or_in_the_background(
     memory.fetch([chunk(1), chunk(2), chunk(3, 2 * MAX_WHOLE_BYTES), chunk(4, 0)])
     assert source.payloads == 2
     memory.prefetch([CacheBlock(chunk(5))])
-    wait_for(lambda: memory.peek(extent(chunk(5)), 0, 1), "a piece fetched ahead")
+    eventually(lambda: memory.peek(extent(chunk(5)), 0, 1), "a piece fetched ahead")
     assert is_right(memory, 1)
     assert memory.statistics().misses == 0
 
@@ -268,7 +268,7 @@ def test_with_a_plan_what_is_used_last_leaves(memory: NodeMemory, source: Logged
             return False
         return True
 
-    wait_for(comes, "room for the third")
+    eventually(comes, "room for the third")
     assert memory.peek(extent(chunk(2)), 0, 1) is None
     assert memory.peek(extent(chunk(1)), 0, 1) is not None
 
@@ -297,7 +297,7 @@ def test_a_forked_child_uses_what_its_parent_mapped_and_connections_of_its_own(
         assert is_right(memory, 4)
         assert all_ended_well(children)
         assert source.payloads == 4
-        wait_for(lambda: node_members(memory) == 1, "the parent alone")
+        eventually(lambda: node_members(memory) == 1, "the parent alone")
 
 
 def node_members(memory: NodeMemory) -> int:
@@ -369,7 +369,7 @@ def test_a_private_folder_goes_with_its_process_though_children_are_left(
         private = memory._membership.folder
         child = FORK.Process(target=read_until, args=(memory, [1, 2], stop, rounds))
         child.start()
-        wait_for(lambda: rounds.exists() and rounds.stat().st_size, "a child that reads")
+        eventually(lambda: rounds.exists() and rounds.stat().st_size, "a child that reads")
     assert not private.path.exists()
     stop.touch()
     assert all_ended_well([child])
@@ -399,7 +399,7 @@ def test_a_source_that_cannot_be_pickled_is_served_in_a_folder_of_its_own(
         assert is_right(memory, 2)
         assert (source.payloads, source.ranges) == (2, 0)
     assert not private.path.exists()
-    wait_for(lambda: set(threading.enumerate()) <= before, "an end of all threads")
+    eventually(lambda: set(threading.enumerate()) <= before, "an end of all threads")
 
 
 def test_without_a_master_reads_go_past_and_do_not_wait_each_time(

@@ -2,7 +2,7 @@
 
 from dieselfs.cache.task.succession import Succession
 from dieselfs.errors import MasterGone
-from tests.mount.mounting import eventually
+from tests.eventually import eventually
 
 
 class Member:

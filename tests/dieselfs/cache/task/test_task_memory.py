@@ -6,8 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.task.running_tasks import ask, running_tasks
 from dieselfs.errors import UsageError
 from tests.dieselfs.test_client_memory import Packed
+from tests.eventually import eventually
 from tests.mount.mounting import is_alive
 from tests.services.redis_processes import free_port
 
@@ -40,15 +40,8 @@ def memories() -> Iterator[list[Path]]:
         for task in folder.glob("*/*"):
             if (leader := ask(task).leader_pid) is not None:
                 os.kill(leader, signal.SIGTERM)  # rather than wait for it to linger
-                wait_for(lambda leader=leader: not is_alive(leader), "end of a master")
+                eventually(lambda leader=leader: not is_alive(leader), "end of a master")
         shutil.rmtree(folder)
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what}"
-        time.sleep(0.02)
 
 
 def settings(own: int, *ports: int, task: str = "run1") -> PeerSettings:
@@ -106,10 +99,10 @@ def test_two_clients_put_their_memory_together(
             patch.setenv("DIESELFS_TASK_SECRET", SECRET)
             two.shuffle(memory_bytes=BUDGET_BYTES)
         three.open_memory(task="run1")
-        wait_for(lambda: members_up() == 2, "second member")
+        eventually(lambda: members_up() == 2, "second member")
         for client in (one, two, three):
             assert client.get_many(list(packed.files)) == list(packed.files.values())
-        wait_for(lambda: [task.processes for task in running_tasks()] == [2], "two processes")
+        eventually(lambda: [task.processes for task in running_tasks()] == [2], "two processes")
         [task] = running_tasks()
         assert task.peers is not None
         [own] = [m.status for m in task.peers.members if m.state == "me"]

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,24 +27,25 @@ from dieselfs.cache.warmup.ssd_warmup import WarmUp, wanted_chunks
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
+from tests.eventually import eventually
 from tests.peers.task_nodes import PeerDataset, make_dataset
 
 BUDGET = 60 << 20
 
 _OTHER = """
-import sys, time
+import sys
 from pathlib import Path
 from benchmarks.shared_disk import SharedDisk
 from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp
 from dieselfs.cache.ssd.settings import SsdSettings
 from metadata.snapshot import Snapshot
+from tests.eventually import eventually
 snapshot = Snapshot.open(sys.argv[2])
 work = BackgroundWarmUp(SharedDisk(Path(sys.argv[1])), snapshot.dataset, SsdSettings(Path(sys.argv[3])))
 work.load(snapshot)
-while not work.progress().loaded_bytes:
-    time.sleep(0.01)
+eventually(lambda: work.progress().loaded_bytes)
 print("loads", flush=True)
-time.sleep(600)
+sys.stdin.read()
 """
 
 
@@ -62,13 +62,6 @@ def snapshot(dataset: PeerDataset) -> Iterator[Snapshot]:
         yield found
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
     dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +73,7 @@ def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
             *(sys.executable, "-c", _OTHER),
             *map(str, (dataset.disk, dataset.snapshot, settings.folder)),
         ],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[4],
     )

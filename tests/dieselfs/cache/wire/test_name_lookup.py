@@ -6,13 +6,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.wire.name_lookup import addresses_of
 from dieselfs.cache.wire.os_runtime import OperatingSystem
+from tests.eventually import eventually
 
 SOON_S = 10.0
 
@@ -34,15 +35,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     yield asked
     end.set()  # the next test's look-ups must not join these
-    wait_for(lambda: all(thread.name != "name-lookup" for thread in threading.enumerate()))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """A thread has been started, and may begin later."""
-    until = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: all(thread.name != "name-lookup" for thread in threading.enumerate()))
 
 
 def test_an_address_is_not_looked_up() -> None:
@@ -72,7 +65,7 @@ def test_who_connects_does_not_wait_for_a_resolver_that_hangs(hanging: list[str]
 def test_a_forked_child_looks_up_by_itself(hanging: list[str]) -> None:
     with pytest.raises(TimeoutError):
         addresses_of("hangs.example", 0.01)
-    wait_for(lambda: len(hanging) == 1)
+    eventually(lambda: len(hanging) == 1)
     child = os.fork()
     if not child:
         status = 1
@@ -80,7 +73,7 @@ def test_a_forked_child_looks_up_by_itself(hanging: list[str]) -> None:
             addresses_of("localhost", SOON_S)
             with pytest.raises(TimeoutError):
                 addresses_of("hangs.example", 0.01)
-            wait_for(lambda: len(hanging) == 2)
+            eventually(lambda: len(hanging) == 2)
             status = 0
         finally:
             os._exit(status)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ import pytest
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire import peer_connection
 from dieselfs.cache.wire.messages import Data, Ping, Pong, ReadFile
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
@@ -24,6 +24,9 @@ from dieselfs.cache.wire.peer_server import PeerServer
 from dieselfs.errors import PeerFailed, PeerRefused
 from tests.dieselfs.cache.peers.plain_chunks import PlainChunks, chunk, content
 from tests.dieselfs.cache.peers.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
+from tests.eventually import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 RUNTIME = OperatingSystem()
 CHUNK = chunk(1)
@@ -134,35 +137,10 @@ def test_who_is_not_of_the_task_is_refused(
     with pytest.raises(PeerRefused):
         stranger.ask(Member(member, server.address, 1), READ)
     assert stranger.connections() == 0
-    deadline = time.monotonic() + SOON_S
-    while not server.statistics().refused and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: server.statistics().refused, "a refusal")
     assert server.statistics().refused == 1
     assert server.statistics().connections == 0
     stranger.close()
-
-
-def test_who_waits_for_an_attempt_to_connect_shares_its_failure(client: PeerClient) -> None:
-    """A host that says nothing costs all threads together one time-out, not one each."""
-    silent = socket.create_server(("127.0.0.1", 0))
-    peer = Member("peer", PeerAddress(*silent.getsockname()), 1)
-    failed: list[str] = []
-
-    def ask() -> None:
-        try:
-            client.ask(peer, READ)
-        except PeerFailed as failure:
-            failed.append(str(failure))
-
-    begin = time.monotonic()
-    threads = [threading.Thread(target=ask) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(failed) == 12
-    assert time.monotonic() - begin < 10  # and not 12
-    silent.close()
 
 
 def test_a_closed_client_makes_no_connection(
@@ -215,7 +193,9 @@ def is_stopped(pid: int) -> bool:
     return all(state.split()[0] == "T" for state in states)
 
 
-def test_a_stopped_process_costs_a_second_once(client: PeerClient) -> None:
+def test_a_stopped_process_costs_a_second_once(
+    client: PeerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPABLE],
         stdin=subprocess.PIPE,
@@ -226,14 +206,14 @@ def test_a_stopped_process_costs_a_second_once(client: PeerClient) -> None:
         assert process.stdout is not None
         peer = Member("peer", PeerAddress("127.0.0.1", int(process.stdout.readline())), 1)
         assert isinstance(client.ask(peer, Ping()), Pong)
+        monkeypatch.setattr(peer_connection, "SILENCE_S", 1.0)
         os.kill(process.pid, signal.SIGSTOP)
-        deadline = time.monotonic() + SOON_S
-        while not is_stopped(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        eventually(lambda: is_stopped(process.pid), "a process that is stopped")
         begin = time.monotonic()
         with pytest.raises(PeerFailed):
             client.ask(peer, READ)
         assert 0.9 < time.monotonic() - begin < 10
+        monkeypatch.setattr(peer_connection, "SILENCE_S", PATIENCE_S)
         os.kill(process.pid, signal.SIGCONT)
         assert client.ask(peer, READ) == EXPECTED
     finally:

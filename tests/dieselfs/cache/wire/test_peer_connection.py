@@ -6,7 +6,6 @@ import os
 import random
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from operator import gt
 
@@ -14,7 +13,6 @@ import pytest
 import xxhash
 
 from dieselfs.cache.ports.cached_chunks import NodeStatus
-from dieselfs.cache.wire import frame_stream, peer_connection
 from dieselfs.cache.wire.frames import encode_answer, encode_request
 from dieselfs.cache.wire.messages import (
     Data,
@@ -38,6 +36,9 @@ from tests.dieselfs.cache.peers.scripted_peer import (
     Conversation,
     scripted_peer,
 )
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 CHUNK = chunk(1)
 
@@ -64,10 +65,10 @@ def client() -> Iterator[PeerClient]:
     client = PeerClient(OperatingSystem(), SECRET, TASK, "test")
     yield client
     client.close()
-    deadline = time.monotonic() + SOON_S
-    while any(map(gt, in_use(), before)):  # of other tests some may end meanwhile
-        assert time.monotonic() < deadline, f"threads and descriptors: {in_use()}, were {before}"
-        time.sleep(0.01)
+    # Of other tests some may end meanwhile.
+    eventually(
+        lambda: not any(map(gt, in_use(), before)), f"threads, descriptors as before: {before}"
+    )
 
 
 def in_use() -> tuple[int, int]:
@@ -110,10 +111,10 @@ def test_many_threads_share_a_connection_whose_answers_come_in_any_order(
         chance = random.Random(3)
         lock = threading.Lock()
         waiting: list[tuple[int, Request]] = []
-        ended: list[bool] = []
+        ended = threading.Event()
 
         def answer() -> None:
-            while not ended:
+            while not ended.wait(0.0005):
                 with lock:
                     chance.shuffle(waiting)
                     now, waiting[4:] = waiting[4:], []
@@ -124,7 +125,6 @@ def test_many_threads_share_a_connection_whose_answers_come_in_any_order(
                 for number, request in now:
                     peer.answer(number, Working())
                     peer.answer(number, data_of(request))
-                time.sleep(0.0005)
 
         answering = threading.Thread(target=answer)
         answering.start()
@@ -134,7 +134,7 @@ def test_many_threads_share_a_connection_whose_answers_come_in_any_order(
                 with lock:
                     waiting.append(asked)
         finally:
-            ended.append(True)
+            ended.set()
             answering.join()
 
     failures: list[str] = []
@@ -166,110 +166,6 @@ def test_answers_are_fetched_in_any_order(client: PeerClient) -> None:
         pending = [client.begin(peer, read(number, 2000)) for number in range(20)]
         for number in reversed(range(20)):
             assert pending[number].result() == data_of(read(number, 2000))
-
-
-def test_silence_ends_the_connection_once_for_all_that_wait(client: PeerClient) -> None:
-    def falls_silent(peer: Conversation) -> None:
-        for _ in range(4):
-            peer.receive()
-        peer.receive()  # nothing comes: until the client ends it
-
-    failed: list[float] = []
-
-    def ask() -> None:
-        begin = time.monotonic()
-        with pytest.raises(PeerFailed, match="nothing for 1"):
-            client.ask(peer, read())
-        failed.append(time.monotonic() - begin)
-
-    with scripted_peer(falls_silent, answers_all) as peer:
-        threads = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(failed) == 4
-        assert 0.9 < min(failed) <= max(failed) < 10
-        assert client.connections() == 0
-        assert client.ask(peer, read()) == data_of(read())
-        assert client.statistics().connected == 2
-
-
-def test_signs_of_work_are_waited_for(client: PeerClient) -> None:
-    def works(peer: Conversation) -> None:
-        number, request = peer.receive()
-        for _ in range(7):
-            time.sleep(0.2)  # longer than a silence, together
-            peer.answer(number, Working())
-        peer.answer(number, data_of(request))
-        peer.receive()
-
-    with scripted_peer(works) as peer:
-        assert client.ask(peer, read()) == data_of(read())
-
-
-def test_work_without_end_is_given_up_alone(
-    client: PeerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peer_connection, "PATIENCE_S", 0.5)
-    may_answer = threading.Event()
-
-    def works(peer: Conversation) -> None:
-        number, request = peer.receive()
-        while not may_answer.wait(0.05):
-            peer.answer(number, Working())
-        peer.answer(number, data_of(request))
-        answers_all(peer)
-
-    with scripted_peer(works) as peer:
-        failures: list[str] = []
-
-        def ask() -> None:
-            try:
-                client.ask(peer, read(7, 50_000))
-            except PeerFailed as failure:
-                failures.append(str(failure))
-
-        # Of the three one reads, two sleep; each gives up.
-        threads = [threading.Thread(target=ask) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(failures) == 3
-        assert all("without an answer" in failure for failure in failures)
-        may_answer.set()
-        for start in range(3):
-            assert client.ask(peer, read(start)) == data_of(read(start))
-        assert client.statistics().connected == 1
-
-
-def test_bytes_that_drip_are_not_waited_for(
-    client: PeerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frame_stream, "FRAME_S", 0.25)
-
-    def drips(peer: Conversation) -> None:
-        number, request = peer.receive()
-        frame = encode_answer(number, data_of(request), 4096)
-        for byte in frame + bytes(4096):
-            peer.send(bytes((byte,)))
-            time.sleep(0.1 if byte != frame[-1] else 0)
-
-    def drips_bulk(peer: Conversation) -> None:
-        number, request = peer.receive()
-        peer.send(encode_answer(number, data_of(request), 4096))
-        for _ in range(4096):
-            peer.send(b"x")
-            time.sleep(0.1)
-
-    with scripted_peer(drips, drips_bulk, answers_all) as peer:
-        for _ in range(2):
-            begin = time.monotonic()
-            with pytest.raises(PeerFailed):
-                client.ask(peer, read())
-            assert time.monotonic() - begin < 10
-        assert client.ask(peer, read()) == data_of(read())
 
 
 def prefix(header: bytes, bulk_bytes: int = 0, header_bytes: int | None = None) -> bytes:
@@ -353,13 +249,11 @@ def test_other_answers(client: PeerClient) -> None:
 def test_closing_wakes_all_that_wait(client: PeerClient) -> None:
     asked = threading.Semaphore(0)
 
-    def works(peer: Conversation) -> None:
+    def waits(peer: Conversation) -> None:
         for _ in range(5):
-            number, _ = peer.receive()
+            peer.receive()
             asked.release()
-        while True:
-            peer.answer(number, Working())
-            time.sleep(0.1)
+        peer.receive()  # nothing comes: until the client ends it
 
     failures: list[str] = []
 
@@ -369,7 +263,7 @@ def test_closing_wakes_all_that_wait(client: PeerClient) -> None:
         except PeerFailed as failure:
             failures.append(str(failure))
 
-    with scripted_peer(works) as peer:
+    with scripted_peer(waits) as peer:
         threads = [threading.Thread(target=ask) for _ in range(5)]
         for thread in threads:
             thread.start()

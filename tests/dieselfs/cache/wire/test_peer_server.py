@@ -53,17 +53,13 @@ from tests.dieselfs.cache.peers.plain_chunks import (
     large_block,
 )
 from tests.dieselfs.cache.peers.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 RUNTIME = OperatingSystem()
 HELD, MISSING = chunk(1), chunk(2)
 LARGE = chunk(3, 5 << 20)
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
 
 
 def ranges(*rows: tuple[ChunkRef, int, int], may_fetch: bool = True) -> ReadRanges:
@@ -81,7 +77,7 @@ def ranges(*rows: tuple[ChunkRef, int, int], may_fetch: bool = True) -> ReadRang
 def nothing_is_left() -> Iterator[None]:
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     yield
-    wait_for(
+    eventually(
         # What other tests have left may end meanwhile.
         lambda: (
             threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors
@@ -172,15 +168,6 @@ def test_many_ask_for_what_is_brought_by_one_thread(
     assert cached.loaded == [CacheBlock(MISSING).name]
     for client in clients:
         client.close()
-
-
-def test_a_slow_fetch_is_said_to_be_worked_at(ask: Ask, cached: PlainChunks) -> None:
-    def fetch(block: CacheBlock) -> None:
-        time.sleep(1.6)  # longer than a client bears silence
-        cached.keep(block)
-
-    cached.fetch = fetch
-    assert ask(ReadFile(MISSING, 0, 10, True)) == Data(memoryview(content(MISSING))[:10])
 
 
 def test_what_may_not_be_fetched(ask: Ask, cached: PlainChunks) -> None:
@@ -322,7 +309,7 @@ def test_garbage_ends_its_own_connection(ask: Ask, server: PeerServer) -> None:
         stream.send((garbage,), SOON_S)
         stream.close()
         assert isinstance(ask(Ping()), Pong)
-    wait_for(lambda: server.statistics().connections == 1, "those connections end")
+    eventually(lambda: server.statistics().connections == 1, "those connections end")
 
 
 def test_who_is_refused_again_and_again_does_not_fill_the_log(
@@ -335,7 +322,7 @@ def test_who_is_refused_again_and_again_does_not_fill_the_log(
         stranger = RUNTIME.connect(server.address, SOON_S)
         stranger.send((b"GET / HTTP/1.1\r\n\r\n",), SOON_S)
         stranger.close()
-    wait_for(lambda: server.statistics().refused == 40, "all are refused")
+    eventually(lambda: server.statistics().refused == 40, "all are refused")
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warned) == 2
     wrong.close()
@@ -369,7 +356,7 @@ def test_a_client_that_takes_nothing_holds_up_nobody(
     for number in range(40, 44):
         assert isinstance(ask(ReadFile(HELD, 0, 10, True)), Data)
         assert isinstance(ask(ReadFile(chunk(number), 0, 10, True)), Data)
-    wait_for(lambda: server.statistics().connections == 1, "the greedy client is let go")
+    eventually(lambda: server.statistics().connections == 1, "the greedy client is let go")
     greedy.close()
 
 

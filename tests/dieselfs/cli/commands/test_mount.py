@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.mount.mounting import eventually, is_alive
+from tests.eventually import eventually
+from tests.mount.mounting import is_alive
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="EROFS needs root")

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from metadata.errors import DatasetNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
 from tests.contracts.key_value_store_contract import fork
 from tests.dieselfs.dataset_content import Node, content_of, tree_of
+from tests.eventually import eventually
 from tests.services.redis_processes import free_port
 
 TIMEOUT_S = 60
@@ -604,12 +604,7 @@ def test_killed_at_any_moment(place: Place, many_files: Path, whole_group: bool)
 
 def group_is_gone(group: int) -> bool:
     """Whether every process of the group ends soon: its pipes close a moment before it does."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not _is_gone(group):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    return eventually(lambda: _is_gone(group), "the end of every process of the group")
 
 
 def _is_gone(group: int) -> bool:

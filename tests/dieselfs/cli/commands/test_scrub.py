@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.assembly import open_store
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from tests.dieselfs.cli.conftest import FILES, Dlcmd
+from tests.eventually import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -96,11 +96,10 @@ def test_ctrl_c_and_the_same_command_again(dlcmd: Dlcmd, dataset: Path, cache: P
         stderr=subprocess.PIPE,
     )
     try:
-        deadline = time.monotonic() + 60
-        while not list(cache.glob("*.json")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(
+            lambda: list(cache.glob("*.json")) or process.poll() is not None, "saved progress"
+        )
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     finally:

@@ -17,7 +17,7 @@ import pytest
 
 from dieselfs.cli.commands.stats import Sample, rows
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.mount.mounting import eventually
+from tests.eventually import eventually
 
 CHECKOUT = Path(__file__).parents[4]
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
@@ -64,7 +64,7 @@ def test_rates_are_since_the_last_look() -> None:
     assert shown["front"] == ("erofs, on Linux 6.18.0", "")
     assert shown["bytes loaded into the page cache"] == ("2.0 KiB", "1.0 KiB/s")
     assert shown["prefilled, not read yet"] == ("1.0 MiB of 1.0 GiB", "")
-    assert sample.rate(Sample(), "requests", "read") == pytest.approx(1100 / 12)
+    assert sample.rate(Sample(), "requests.read") == pytest.approx(1100 / 12)
 
 
 def test_node_memory_and_the_plan_are_shown() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.mount.mounting import eventually
+from tests.eventually import eventually
 from tests.services.redis_processes import free_port
 
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from dieselfs.cache.ssd.settings import end_tiers
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.client import Client
 from tests.dieselfs.cli.conftest import FILES, Dlcmd
+from tests.eventually import eventually
 
 MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("pets", "ssd")
@@ -129,10 +129,13 @@ def test_hits_are_shown(dlcmd: Dlcmd) -> None:
     assert dlcmd("warmup", "pets").code == ExitCode.OK
     assert dlcmd("cache", "ls").lines[1].split()[3:6] == ["0", "0", "-"]
     assert dlcmd("cat", "pets:readme.txt").code == ExitCode.OK
-    deadline = time.monotonic() + 60
-    while not (found := dlcmd("cache", "ls", "--json").records[0])["hits"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+
+    def is_counted() -> bool:
+        found.update(dlcmd("cache", "ls", "--json").records[0])
+        return bool(found["hits"])
+
+    found: dict[str, Any] = {}
+    eventually(is_counted, "a hit")
     assert (found["hits"], found["misses"], found["hit_rate"]) == (1, 0, 1.0)
     assert found["hit_bytes"] >= len(FILES["readme.txt"])
     assert "100.0%" in dlcmd("cache", "ls").lines[1]
@@ -204,22 +207,16 @@ def test_mounts_share_what_one_has_read(
         found: dict[str, Any] = record["ssd"]
         return found
 
-    def wait_until(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
     mounted = dlcmd("mount", "pets", mountpoint, "--ssd", ssd, "--ssd-size", "30MiB")
     assert mounted.code == ExitCode.OK, mounted.err
-    wait_until(lambda: bool(figures()["in_service"]))
+    eventually(lambda: bool(figures()["in_service"]))
     assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
-    wait_until(lambda: figures()["written_bytes"] > len(wanted))
+    eventually(lambda: figures()["written_bytes"] > len(wanted))
     assert dlcmd("umount", mountpoint).code == ExitCode.OK
     options = f"ssd={ssd},ssd_warmup"
     assert dlcmd("mount", "pets", mountpoint, "-o", options).code == ExitCode.OK
-    wait_until(lambda: bool(figures()["in_service"]))
-    wait_until(lambda: figures()["warmup"]["state"] == "done")
+    eventually(lambda: bool(figures()["in_service"]))
+    eventually(lambda: figures()["warmup"]["state"] == "done")
     assert any("SSD warm-up" in line for line in dlcmd("stats", "--once", mountpoint).lines)
     assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
     assert figures()["hits"] == 1

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from dieselfs.errors import MountError
 from dieselfs.fuse.mounts import loop_devices
 from dieselfs.fuse.mounts.loop_devices import attach_loop, backing_file
+from tests.eventually import eventually
 
 needs_loops = pytest.mark.skipif(
     os.geteuid() != 0 or not Path(loop_devices.CONTROL).exists(), reason="needs root and loop"
@@ -51,10 +51,7 @@ def test_a_file_becomes_a_read_only_device(image: Path, direct_io: bool) -> None
 
 
 def wait_until_free(major: int, minor: int) -> None:
-    deadline = time.monotonic() + 10
-    while backing_file(major, minor) is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: backing_file(major, minor) is None, "a free device")
 
 
 @needs_loops

@@ -26,6 +26,7 @@ from dieselfs.fuse.pages.range_filler import RangeFiller
 from dieselfs.fuse.pages.store_filler import StoreFiller
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
+from tests.eventually import eventually
 
 PAGE = 4096
 CHUNKS, FILES = 4, 40
@@ -552,10 +553,7 @@ input()
         works, pid = starter.stdout.readline().split()
         assert works == b"True"
         starter.kill()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{int(pid)}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: not Path(f"/proc/{int(pid)}").exists(), "the end of the helper")
 
 
 def test_paths_without_an_end_are_refused(pages: PageHelper) -> None:

@@ -16,6 +16,7 @@ from dieselfs.prefetch.close_events import CloseEvents
 from dieselfs.shuffle.order import shuffle_order
 from tests.dieselfs.fuse.simulated_mount import NamedSnapshot, SimulatedCache, SimulatedEvents
 from tests.dieselfs.prefetch.made_snapshot import number_of
+from tests.eventually import eventually
 
 FILES = 512
 FILE_BYTES = 4096
@@ -310,17 +311,12 @@ def test_with_the_kernel(tmp_path: Path) -> None:
         cast(Any, cache), events, snapshot.as_snapshot(), discard=discarded.append
     )
     prefill.start()
-    deadline = time.monotonic() + 20
     for chunk in (1, 2):
         prefill.note_miss(chunk)
-    while len(cache.fills) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    eventually(lambda: len(cache.fills) == 2, "both chunks are filled")
     for inode in snapshot.files_in_chunk(1):
         (tmp_path / str(inode)).read_bytes()
-    while not discarded:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    eventually(lambda: discarded, "a chunk that was read is discarded")
     assert discarded == [snapshot.chunk(1).id]
     assert prefill.statistics().outstanding_bytes == 6400
     prefill.close()

@@ -1,23 +1,15 @@
 """The pool: in order, bounded, started as needed, and counted from submission to end."""
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from dieselfs.fuse.requests.pending_reads import PendingReads
+from tests.eventually import eventually
 
 
 def pool_threads(name: str) -> int:
     return sum(thread.name == name for thread in threading.enumerate())
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_threads_are_started_when_none_is_idle_and_end_with_the_pool() -> None:
@@ -54,7 +46,7 @@ def test_waits_are_counted_from_submission() -> None:
     pool, gate = PendingReads(1), threading.Event()
     pool.submit(lambda: gate.wait(10))
     pool.submit(lambda: None)
-    time.sleep(0.05)
+    assert not pool.drain(0.05)
     gate.set()
     assert pool.drain(10)
     found = pool.statistics()

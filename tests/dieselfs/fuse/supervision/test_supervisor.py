@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.eventually import eventually
 
 TIMEOUT_S = 60
 
@@ -40,18 +41,11 @@ sys.exit(Supervisor(serve, [sys.executable]).run())
 """
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_server_that_hangs_at_its_end_is_replaced(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, tmp_path]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervisor:
         try:
-            wait_for(tmp_path / "resumed")
+            eventually((tmp_path / "resumed").exists, "another server")
             assert supervisor.poll() is None
         finally:
             (tmp_path / "go").touch()

@@ -1,0 +1,22 @@
+"""Peers over real sockets of a busy machine: what stalls is not silent.
+
+How long a client bears a silent, slow or dripping peer is tested in `tests/simulation`, where
+nothing stalls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dieselfs.cache.wire import frame_stream, peer_connection, peer_server, slow_peer_detector
+from tests.eventually import PATIENCE_S
+
+
+def be_patient(set_value: Callable[[object, str, object], None] = setattr) -> None:
+    """Let no client and no server of this process give up the other for being late."""
+    for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
+        assert hasattr(peer_connection, name)
+        set_value(peer_connection, name, PATIENCE_S)
+    set_value(peer_server, "HANDSHAKE_S", PATIENCE_S)
+    set_value(frame_stream, "FRAME_S", PATIENCE_S)
+    set_value(slow_peer_detector, "TOO_SLOW_S", PATIENCE_S)
