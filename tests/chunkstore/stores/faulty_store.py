@@ -41,13 +41,3 @@ def hanging() -> Iterator[Callable[[], None]]:
 
 def _wait(event: threading.Event) -> None:
     assert event.wait(WAIT_S)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds."""
-    never = threading.Event()
-    for _ in range(int(WAIT_S / 0.005)):
-        if condition():
-            return
-        never.wait(0.005)
-    raise AssertionError("it never came to hold")
