@@ -25,13 +25,13 @@ from benchmarks.harness import report, run_rounds, scratch
 from metadata.blob_layout import BlobLayout
 from metadata.kernel_image import write_kernel_image
 from metadata.kernel_image_file import kernel_image
-from metadata.kernel_image_inodes import Owner
+from metadata.kernel_image_inodes import ImageOwner
 from metadata.listing import DirectoryListing
 from metadata.records import ENTRY, NO_CHUNK, ChunkRecord, DatasetState
 from metadata.snapshot import Snapshot
 from metadata.snapshot_builder import build_snapshot
 
-OWNER = Owner(1000, 1000)
+OWNER = ImageOwner(1000, 1000)
 LOOKUPS = 100_000
 
 

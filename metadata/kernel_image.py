@@ -33,9 +33,9 @@ from metadata.kernel_image_directories import (
     pack_entries,
 )
 from metadata.kernel_image_inodes import (
+    ImageOwner,
     InodeNumbers,
     Ints,
-    Owner,
     directory_inodes,
     directory_records,
     file_records,
@@ -65,7 +65,7 @@ class BinaryOutput(Protocol):
 def write_kernel_image(
     snapshot: Snapshot,
     out: BinaryOutput,
-    owner: Owner,
+    owner: ImageOwner,
     *,
     layout: BlobLayout | None = None,
     control_name: bytes = CONTROL_NAME,
@@ -85,7 +85,7 @@ def write_kernel_image(
 
 
 def _parts(
-    snapshot: Snapshot, owner: Owner, layout: BlobLayout, control_name: bytes
+    snapshot: Snapshot, owner: ImageOwner, layout: BlobLayout, control_name: bytes
 ) -> Iterator[bytes | memoryview]:
     columns = snapshot.columns
     names = NameBytes(columns, control_name)

@@ -23,7 +23,7 @@ from chunkstore.stores.object_store import Buffer
 from metadata.blob_layout import BlobLayout
 from metadata.errors import KernelImageUnwritable
 from metadata.kernel_image import WRITER_VERSION, write_kernel_image
-from metadata.kernel_image_inodes import Owner
+from metadata.kernel_image_inodes import ImageOwner
 from metadata.snapshot import Snapshot
 from metadata.snapshot_folder import SUFFIX, file_name, publish
 
@@ -40,7 +40,7 @@ _NAME: Final = re.compile(
 def kernel_image(
     snapshot: Snapshot,
     folder: Path,
-    owner: Owner,
+    owner: ImageOwner,
     *,
     layout: BlobLayout | None = None,
     is_verified: bool = False,
@@ -87,7 +87,7 @@ def image_name_parts(name: str) -> tuple[str, str] | None:
     return (match["dataset"], match["snapshot"]) if match else None
 
 
-def _stem(snapshot: Snapshot, owner: Owner) -> str:
+def _stem(snapshot: Snapshot, owner: ImageOwner) -> str:
     """Return the name without the hash and the suffix."""
     private = "-private" if owner.private else ""
     return (
@@ -154,7 +154,7 @@ class _HashingFile:
 
 
 def _build(
-    snapshot: Snapshot, folder: Path, owner: Owner, stem: str, layout: BlobLayout | None
+    snapshot: Snapshot, folder: Path, owner: ImageOwner, stem: str, layout: BlobLayout | None
 ) -> Path:
     with publish(folder) as (file, finish):
         hashing = _HashingFile(file)

@@ -64,7 +64,7 @@ def starts_of(sizes: npt.NDArray[np.integer | np.bool_]) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ImageOwner:
     """The owner that an image gives to its files, since a snapshot names none."""
 
     uid: int
@@ -157,7 +157,7 @@ def directory_records(
 
 
 def file_records(
-    columns: Columns, layout: BlobLayout, numbers: InodeNumbers, owner: Owner
+    columns: Columns, layout: BlobLayout, numbers: InodeNumbers, owner: ImageOwner
 ) -> Iterator[memoryview]:
     """Yield the bytes of the table from the first file on, in order, many files at a time.
 
@@ -174,7 +174,7 @@ def file_records(
 def directory_inodes(
     columns: Columns,
     numbers: InodeNumbers,
-    owner: Owner,
+    owner: ImageOwner,
     first_block: Ints,
     sizes: Ints,
     nlink: Ints,
@@ -197,7 +197,7 @@ def directory_inodes(
 
 
 def _file_inodes(
-    columns: Columns, layout: BlobLayout, owner: Owner, ranks: range, first_ino: int
+    columns: Columns, layout: BlobLayout, owner: ImageOwner, ranks: range, first_ino: int
 ) -> npt.NDArray[np.void]:
     inodes = columns.by_name[ranks.start : ranks.stop].astype(np.int64)
     table = np.zeros(len(inodes), FILE)
@@ -219,7 +219,7 @@ def _file_inodes(
     return table
 
 
-def _fill(table: npt.NDArray[np.void], owner: Owner, first_ino: int) -> None:
+def _fill(table: npt.NDArray[np.void], owner: ImageOwner, first_ino: int) -> None:
     """Set the owner and `ino`.
 
     `ino` is for the stat of 32-bit programs alone: the order of the table, from 1.

@@ -6,14 +6,14 @@
 from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit, Verdict
 from dieselfs.checking.fsck import FsckReport, fsck
 from dieselfs.checking.repairing import repair
-from dieselfs.checking.scrub import Sample, ScrubReport, scrub
+from dieselfs.checking.scrub import ChunkSample, ScrubReport, scrub
 
 __all__ = [
     "Finding",
     "FsckReport",
     "Kind",
     "Repair",
-    "Sample",
+    "ChunkSample",
     "ScrubReport",
     "SnapshotHit",
     "Verdict",

@@ -48,7 +48,7 @@ _SAVED_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ChunkSample:
     """A choice of chunks: those that a seeded hash of their ids puts first."""
 
     share: float
@@ -100,7 +100,7 @@ def scrub(
     name: str,
     *,
     rate_bytes_per_s: float | None = None,
-    sample: Sample | None = None,
+    sample: ChunkSample | None = None,
     jobs: int = JOBS,
     progress_folder: Path | None = None,
     place: str = "",
@@ -156,7 +156,7 @@ def scrub(
 
 
 def _resumed(
-    kept: ScrubProgress | None, sample: Sample | None, stored: StoredDataset
+    kept: ScrubProgress | None, sample: ChunkSample | None, stored: StoredDataset
 ) -> ScrubProgress | None:
     """Return the kept progress if it belongs to the requested scrub, else None."""
     if kept is None or kept.generation > stored.newest:
@@ -168,7 +168,7 @@ def _resumed(
     return kept
 
 
-def _new_progress(sample: Sample | None, stored: StoredDataset) -> ScrubProgress:
+def _new_progress(sample: ChunkSample | None, stored: StoredDataset) -> ScrubProgress:
     if sample is None:
         return ScrubProgress(stored.newest, None, 0)
     seed = secrets.randbits(32) if sample.seed is None else sample.seed

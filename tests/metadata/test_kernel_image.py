@@ -25,21 +25,21 @@ from metadata.erofs_format import TYPE_DIRECTORY, TYPE_FIFO, TYPE_REGULAR
 from metadata.errors import KernelImageRefused, KernelImageUnwritable
 from metadata.kernel_image import CONTROL_NAME, write_kernel_image
 from metadata.kernel_image_file import image_name_parts, kernel_image
-from metadata.kernel_image_inodes import Owner
+from metadata.kernel_image_inodes import ImageOwner
 from metadata.kernel_image_reader import ImageEntry, KernelImageReader
 from metadata.snapshot import Snapshot
 from tests.metadata import snapshot_trees
 from tests.metadata.snapshot_trees import PETS, File, Tree, build, components, trees
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-OWNER = Owner(1000, 100)
+OWNER = ImageOwner(1000, 100)
 ROOT_MODE, ROOT_MTIME_NS = 0o40755, 1234
 """Of a tree without a record of its root (snapshot_builder.py)."""
 
 
 def image_of(
     tree: Tree,
-    owner: Owner = OWNER,
+    owner: ImageOwner = OWNER,
     control_name: bytes = CONTROL_NAME,
     device_blocks: int = DEVICE_BLOCKS,
 ) -> tuple[bytes, dict[bytes, tuple[int, int]]]:
@@ -77,7 +77,7 @@ def check_image(
     tree: Tree,
     image: bytes,
     places: Mapping[bytes, tuple[int, int]],
-    owner: Owner = OWNER,
+    owner: ImageOwner = OWNER,
     control_name: bytes = CONTROL_NAME,
 ) -> None:
     """The image says of every path what the tree does, and lists directories by the bytes of their names."""
@@ -116,7 +116,7 @@ def test_equals_the_tree_it_was_made_of(tree: Tree, data: st.DataObject) -> None
         st.just(CONTROL_NAME), components, *([st.sampled_from(roots)] if roots else [])
     )
     control_name = data.draw(names)
-    owner = Owner(data.draw(st.integers(0, 2**32 - 1)), 7, data.draw(st.booleans()))
+    owner = ImageOwner(data.draw(st.integers(0, 2**32 - 1)), 7, data.draw(st.booleans()))
     device_blocks = data.draw(st.sampled_from([DEVICE_BLOCKS, (1 << 20) + 3]))
     image, places = image_of(tree, owner, control_name, device_blocks)
     check_image(tree, image, places, owner, control_name)
@@ -198,7 +198,9 @@ def test_control_names_that_are_none(name: bytes) -> None:
 
 def test_the_same_snapshot_makes_the_same_bytes() -> None:
     assert image_of(PETS) == image_of(PETS)
-    others = [image_of(PETS, owner)[0] for owner in (Owner(0, 100), Owner(1000, 100, True))]
+    others = [
+        image_of(PETS, owner)[0] for owner in (ImageOwner(0, 100), ImageOwner(1000, 100, True))
+    ]
     assert len({image_of(PETS)[0], *others}) == 3
 
 
@@ -275,9 +277,9 @@ def test_an_image_is_built_once_for_each_owner(pets: Snapshot, tmp_path: Path) -
     assert path.read_bytes() == image_of(PETS)[0]
     assert kernel_image(pets, tmp_path, OWNER) == path
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
-    private = kernel_image(pets, tmp_path, Owner(1000, 100, private=True))
+    private = kernel_image(pets, tmp_path, ImageOwner(1000, 100, private=True))
     assert f"-u1000-g100-private-w{1}-" in private.name
-    other = kernel_image(pets, tmp_path, Owner(1000, 10))
+    other = kernel_image(pets, tmp_path, ImageOwner(1000, 10))
     assert len({path, private, other}) == 3
     for each in (path, private, other):
         assert image_name_parts(str(each)) == ("pets", pets.id)
@@ -319,7 +321,7 @@ def test_images_of_snapshots_that_are_gone_are_removed(pets: Snapshot, tmp_path:
     for path in (gone, foreign, near, tmp_path / "pets.erofs"):
         path.write_bytes(b"old")
     assert image_name_parts(gone.name) == ("pets", gone.name[5:39])
-    kept = kernel_image(pets, tmp_path, Owner(1, 1))
+    kept = kernel_image(pets, tmp_path, ImageOwner(1, 1))
     assert not gone.exists()
     assert all(p.exists() for p in (kept, foreign, near, tmp_path / "pets.erofs", pets.path))
     assert kernel_image(pets, tmp_path, OWNER).exists()
@@ -564,7 +566,7 @@ def test_the_kernel_reads_a_file_of_two_chunks(tmp_path: Path) -> None:
 def test_the_kernel_shows_an_empty_dataset(tmp_path: Path) -> None:
     require_kernel()
     path = tmp_path / "empty.erofs"
-    path.write_bytes(image_of(Tree({}), Owner(5, 6, private=True))[0])
+    path.write_bytes(image_of(Tree({}), ImageOwner(5, 6, private=True))[0])
     with mounted(path, write_blobs(Tree({}), path, {}), tmp_path / "mount") as root:
         assert os.listdir(root) == [CONTROL_NAME]
         found = os.stat(root)

@@ -20,12 +20,12 @@ from dieselfs.cli.arguments.option_groups import (
 )
 from dieselfs.cli.command import Size, command, former_option
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.mounting.mount_options import parse_mount_options
-from dieselfs.cli.mounting.mount_request import (
+from dieselfs.cli.mounting.mount_flags import (
     BLOB_CACHES,
     FRONTS,
     mount_request,
 )
+from dieselfs.cli.mounting.mount_options import parse_mount_options
 from dieselfs.cli.rendering.output import counted
 from dieselfs.dataset.address import parse_address
 from dieselfs.errors import MountError, MountpointBusy

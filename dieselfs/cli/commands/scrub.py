@@ -19,7 +19,7 @@ from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
-    from dieselfs.checking import Sample, ScrubReport
+    from dieselfs.checking import ChunkSample, ScrubReport
     from metadata.kv.key_value_store import KeyValueStore
 
 
@@ -69,7 +69,7 @@ def scrub(
     After Ctrl-C or a crash, the same command goes on where it stopped. The exit code is 0 if all
     that was read is sound, and 7 if something is damaged.
     """
-    from dieselfs.checking import Sample
+    from dieselfs.checking import ChunkSample
 
     if seed is not None and sample is None:
         raise UsageError("--seed chooses a sample", "add --sample 5%, or leave --seed out")
@@ -80,7 +80,7 @@ def scrub(
             index,
             parse_dataset(dataset),
             rate=rate,
-            sample=Sample(sample, seed) if sample is not None else None,
+            sample=ChunkSample(sample, seed) if sample is not None else None,
             restart=restart,
             jobs=jobs,
         )
@@ -95,7 +95,7 @@ def run_scrub(
     name: str,
     *,
     rate: int | None = None,
-    sample: Sample | None = None,
+    sample: ChunkSample | None = None,
     restart: bool = False,
     jobs: int | None = None,
 ) -> ScrubReport:

@@ -68,7 +68,7 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
     from dieselfs.cache.task.node_memory import CLOSE_S
-    from dieselfs.fuse.mount import Observed, run_mount
+    from dieselfs.fuse.mount import run_mount
     from dieselfs.fuse.starting.store_probe import check_store
     from dieselfs.fuse.supervision.shutdown import Shutdown
     from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
@@ -104,12 +104,12 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             preload_bytes=budget_bytes if request.preload else 0,
             sharing_key=sharing_key(context.config, request, snapshot.path),
         )
-        observed = Observed(
-            store=store.statistics,
-            peers=lambda: peer_statistics(memory),
-            ssd=stack.ssd_statistics,
-            cache_cluster=stack.cache_cluster_statistics,
-        )
+        observed = {
+            "store": store.statistics,
+            "peers": lambda: peer_statistics(memory),
+            "ssd": stack.ssd_statistics,
+            "cache_cluster": stack.cache_cluster_statistics,
+        }
         run_mount(snapshot, memory, options, handed, observed, shutdown)
 
 

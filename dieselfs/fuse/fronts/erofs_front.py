@@ -33,7 +33,7 @@ from dieselfs.fuse.serving.blob_server import BlobServer
 from dieselfs.fuse.supervision.supervisor import Role
 from metadata.blob_layout import BlobLayout
 from metadata.kernel_image_file import kernel_image
-from metadata.kernel_image_inodes import Owner as ImageOwner
+from metadata.kernel_image_inodes import ImageOwner
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from dieselfs.fuse.requests.attributes import Owner
 from metadata.blob_layout import DEVICE_BLOCKS, BlobLayout
 from metadata.errors import KernelImageTooLarge, KernelImageUnwritable, SnapshotRefused
 from metadata.kernel_image_file import kernel_image
-from metadata.kernel_image_inodes import Owner as ImageOwner
+from metadata.kernel_image_inodes import ImageOwner
 from metadata.snapshot import Snapshot
 
 _CONTROL_BYTES: Final = 256 << 10

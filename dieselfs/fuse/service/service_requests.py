@@ -45,7 +45,7 @@ from dieselfs.fuse.service.user_limits import (
 from metadata.blob_layout import BlobLayout
 from metadata.errors import MetadataError
 from metadata.kernel_image_file import kernel_image
-from metadata.kernel_image_inodes import Owner
+from metadata.kernel_image_inodes import ImageOwner
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class RequestHandler:
             if not replaced:
                 check_mounts(folder, settings.mounts)
             self._connections.check(peer.uid, settings.connections)
-            image, blob_count = _built(snapshot, folder, Owner(peer.uid, peer.gid, private))
+            image, blob_count = _built(snapshot, folder, ImageOwner(peer.uid, peer.gid, private))
             make_room(folder, image, settings.image_bytes)
             opened.callback(os.close, os.open(image, os.O_RDONLY | os.O_CLOEXEC))
         return image, blob_count
@@ -235,7 +235,7 @@ def _flag(request: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _built(snapshot: int, folder: Path, owner: Owner) -> tuple[Path, int]:
+def _built(snapshot: int, folder: Path, owner: ImageOwner) -> tuple[Path, int]:
     """Return the image of a sealed snapshot after all checks, and the number of its blobs."""
     path = f"/proc/self/fd/{snapshot}"
     Snapshot.verify(path)

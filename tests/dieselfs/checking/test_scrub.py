@@ -16,7 +16,7 @@ import pytest
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.checking import Kind, ChunkSample, ScrubReport, Verdict, scrub
+from dieselfs.checking import ChunkSample, Kind, ScrubReport, Verdict, scrub
 from dieselfs.checking.scrub_progress import ScrubFile
 from dieselfs.errors import Conflict
 from dieselfs.snapshots import lifecycle
