@@ -13,17 +13,16 @@ library (`dieselfs.packing`).
 from __future__ import annotations
 
 import os
-import pickle
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import send_handle
 from typing import Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
-from chunkstore.stores.length_prefixed import receive_message, send_message
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 
 _START_TIMEOUT_S: Final = 15.0
@@ -125,13 +124,17 @@ class StoreProcess:
         Raises `OSError` or `EOFError` if it does not start, and leaves no process behind.
         """
         self._lock = threading.Lock()
-        self._idle: list[socket.socket] = []
-        self._control, theirs = socket.socketpair()
+        self._idle: list[Connection] = []
+        self._control, theirs = Pipe()
         try:
             with theirs:
                 self._process = _start_process(theirs)
             try:
-                self._send_store(store)
+                self._control.send(store)
+                if not self._control.poll(_START_TIMEOUT_S):
+                    raise TimeoutError("it does not answer")
+                if self._control.recv_bytes() != b"ready":
+                    raise OSError("its first message is not the expected one")
             except BaseException:
                 self._process.kill()
                 self._process.wait()
@@ -139,12 +142,6 @@ class StoreProcess:
         except BaseException:
             self._control.close()
             raise
-
-    def _send_store(self, store: ObjectStore) -> None:
-        self._control.settimeout(_START_TIMEOUT_S)
-        send_message(self._control, pickle.dumps(store))
-        if receive_message(self._control) != b"ready":
-            raise OSError("its first message is not the expected one")
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return what the store's method returns, or raise what it raises.
@@ -154,8 +151,8 @@ class StoreProcess:
         with self._lock:
             connection = self._idle.pop() if self._idle else self._connection()
         try:
-            send_message(connection, pickle.dumps((method, arguments)))
-            succeeded, result = pickle.loads(receive_message(connection))
+            connection.send((method, arguments))
+            succeeded, result = connection.recv()
         except BaseException:
             connection.close()  # it may still carry a part of a message
             raise
@@ -165,18 +162,14 @@ class StoreProcess:
             raise result
         return result
 
-    def _connection(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                socket.send_fds(self._control, [b"c"], [theirs.fileno()])
-        except BaseException:
-            ours.close()
-            raise
+    def _connection(self) -> Connection:
+        ours, theirs = Pipe()
+        with theirs:
+            send_handle(self._control, theirs.fileno(), self._process.pid)
         return ours
 
 
-def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
+def _start_process(control: Connection) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "chunkstore.stores.store_process", str(control.fileno())],
         pass_fds=[control.fileno()],

@@ -7,41 +7,36 @@ from __future__ import annotations
 
 import pickle
 import signal
-import socket
 import sys
 import threading
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from typing import Any
 
-from chunkstore.stores.length_prefixed import receive_message, send_message
 from chunkstore.stores.object_store import ObjectStore
 
 
 def main() -> None:
     """Serve the store that the first message holds, until the starting process ends."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the starting process, whose end also ends this one
-    with socket.socket(fileno=int(sys.argv[1])) as control:
-        store: ObjectStore = pickle.loads(receive_message(control))
-        send_message(control, b"ready")
+    # Ctrl-C is for the starting process, whose end also ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Connection(int(sys.argv[1])) as control:
+        store: ObjectStore = control.recv()
+        control.send_bytes(b"ready")
         while True:
-            message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-            if not message:
+            try:
+                connection = Connection(recv_handle(control))
+            except (OSError, EOFError):
                 return
-            for descriptor in descriptors:
-                threading.Thread(
-                    target=_serve, args=(store, socket.socket(fileno=descriptor)), daemon=True
-                ).start()
+            threading.Thread(target=_serve, args=(store, connection), daemon=True).start()
 
 
-def _serve(store: ObjectStore, connection: socket.socket) -> None:
+def _serve(store: ObjectStore, connection: Connection) -> None:
     with connection:
         try:
             while True:
-                method, arguments = pickle.loads(receive_message(connection))
-                send_message(
-                    connection, pickle.dumps(_called(store, method, arguments), protocol=5)
-                )
+                outcome = _called(store, *connection.recv())
+                connection.send_bytes(pickle.dumps(outcome, protocol=5))
         except (OSError, EOFError):
             pass
 

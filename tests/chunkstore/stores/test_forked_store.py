@@ -82,7 +82,7 @@ def test_a_connection_that_fails_is_closed(
     started[0].wait()
     with pytest.raises((OSError, EOFError)):
         process.call("get", "key")
-    assert connection.fileno() == -1
+    assert connection.closed
     assert process._idle == []
     before = open_descriptors()
     with pytest.raises(OSError):  # a new connection cannot be passed on either
