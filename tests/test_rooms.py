@@ -112,9 +112,7 @@ ARROWS = {
     },
     "fuse.control": {
         "fuse.mounts": "names of the control files; which front was chosen, shown",
-        "fuse.pages": "counters, shown",
         "fuse.requests": "control files are asked for by the kernel's requests",
-        "prefetch": "counters, shown",
         "shuffle": "shuffled orders are files",
     },
     "fuse.serving": {

@@ -16,12 +16,12 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from dieselfs.fuse.control.control_documents import (
+    ServerStatistics,
     dataset_document,
     encoded,
     statistics_document,
@@ -67,17 +67,14 @@ class MountMemory(CachedSource, TaskMemory, Protocol):
     """The source of a mount's bytes: `dieselfs.cache.task.node_memory.NodeMemory`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The statistics of the tiers behind a mount, for `stats.json`.
+Observed: TypeAlias = Mapping[str, Callable[[], object]]
+"""Functions that return the statistics of the tiers behind a mount, by their names in `stats.json`.
 
-    Each function gives a dataclass or None.
-    """
-
-    store: Callable[[], object] = lambda: None
-    peers: Callable[[], object] = lambda: None
-    ssd: Callable[[], object] = lambda: None
-    cache_cluster: Callable[[], object] = lambda: None
+Each gives a dataclass or None. The names are store, peers, ssd and cache_cluster.
+"""
+NOTHING_OBSERVED: Final[Observed] = dict.fromkeys(
+    ("store", "peers", "ssd", "cache_cluster"), lambda: None
+)
 
 
 def run_mount(
@@ -316,17 +313,17 @@ class _Server:
             PlannedPagesStatistics() if plans is None else plans.pages(),
             prefill.statistics(),
         )
-        return statistics_document(
-            front.counts(),
-            self._reader.statistics(),
-            self._source.statistics(),
+        server = ServerStatistics(
             time.monotonic() - self._started,
-            pages,
-            None if plans is None else plans.statistics(),
             front.choice,
-            control_reads=self._control.reads,
-            store=self._observed.store(),
-            peers=self._observed.peers(),
-            ssd=self._observed.ssd(),
-            cache_cluster=self._observed.cache_cluster(),
+            front.counts(),
+            self._control.reads,
+            self._reader.statistics(),
         )
+        tiers = {
+            "page_cache": pages,
+            "cache": self._source.statistics(),
+            "plan": None if plans is None else plans.statistics(),
+            **{name: statistics() for name, statistics in self._observed.items()},
+        }
+        return statistics_document(server, tiers)

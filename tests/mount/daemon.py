@@ -26,7 +26,7 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task.node_memory import CLOSE_S, NodeMemory
 from dieselfs.errors import DieselFSError
 from dieselfs.fuse.fronts.front_parts import MountOptions
-from dieselfs.fuse.mount import Observed, run_mount
+from dieselfs.fuse.mount import NOTHING_OBSERVED, run_mount
 from dieselfs.fuse.mounts import erofs_mounts, front_choice
 from dieselfs.fuse.mounts.mountpoint import check_mountable
 from dieselfs.fuse.supervision.shutdown import Shutdown
@@ -233,7 +233,7 @@ def run_server(chosen: argparse.Namespace, handed: Handed) -> None:
         source: Any = FaultySource(memory, chosen.faults) if chosen.faults else memory
         ending = Shutdown(forced=True)
         try:
-            run_mount(snapshot, source, options_of(chosen, task), handed, Observed(), ending)
+            run_mount(snapshot, source, options_of(chosen, task), handed, NOTHING_OBSERVED, ending)
         finally:
             memory.close(ending.left_s(CLOSE_S))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,6 +16,7 @@ import click
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
+from dieselfs.cli.rendering.live import show_until_interrupted
 from dieselfs.cli.rendering.output import Output, aligned
 from dieselfs.cli.rendering.task_text import task_lines, task_row
 from dieselfs.errors import DieselFSError
@@ -124,21 +125,15 @@ def _show(output: Output, sample: Callable[[], Shown], refresh_s: float | None) 
     if refresh_s is None:
         _print(output, sample())
         return
-    try:
-        if output.json or not output.terminal:
-            for found in _samples(sample, refresh_s):
-                _print(output, found)
-                sys.stdout.flush()
-        else:
-            _draw(output, _samples(sample, refresh_s))
-    except KeyboardInterrupt:
-        return
+    from rich.text import Text
 
+    def samples() -> Iterator[Shown]:
+        while True:
+            yield sample()
+            time.sleep(refresh_s)
 
-def _samples(sample: Callable[[], Shown], refresh_s: float) -> Iterator[Shown]:
-    while True:
-        yield sample()
-        time.sleep(refresh_s)
+    write = partial(_print, output)
+    show_until_interrupted(output, samples(), write, lambda shown: Text("\n".join(shown[1])))
 
 
 def _print(output: Output, found: Shown) -> None:
@@ -149,16 +144,6 @@ def _print(output: Output, found: Shown) -> None:
     else:
         for line in lines:
             output.line(line)
-
-
-def _draw(output: Output, samples: Iterator[Shown]) -> None:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
-        for _, lines in samples:
-            live.update(Text("\n".join(lines)), refresh=True)
 
 
 def _record(task: RunningTask, dataset: str | None) -> dict[str, Any]:
@@ -210,5 +195,5 @@ def _memory_hits(mounts: Sequence[MountInfo]) -> int:
     hits = 0
     for info in mounts:
         _, document = read_document(info.mountpoint, STATISTICS_NAME, _TIMEOUT_S)
-        hits += int(Sample(document or {}).number("hits", "node_memory"))
+        hits += int(Sample(document or {}).number("hits.node_memory"))
     return hits

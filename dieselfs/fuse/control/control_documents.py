@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from dieselfs.former_names import with_former_keys
 from dieselfs.fuse.mounts.front_choice import FrontChoice
-from dieselfs.fuse.pages.page_statistics import PageCacheStatistics
 from dieselfs.fuse.requests.file_reader import ReaderStatistics
-from dieselfs.prefetch.prefetcher import PrefetchStatistics
 from metadata.snapshot import Snapshot
 from metadata.url_secrets import without_secrets
 
@@ -88,32 +86,30 @@ def dataset_document(
     )
 
 
-def statistics_document(
-    requests: Mapping[str, int],
-    reader: ReaderStatistics,
-    cache: Any,
-    uptime_s: float,
-    pages: PageCacheStatistics,
-    plan: PrefetchStatistics | None,
-    front: FrontChoice,
-    *,
-    control_reads: int,
-    store: Any,
-    peers: Any,
-    ssd: Any,
-    cache_cluster: Any,
-) -> bytes:
-    """Return `stats.json`: counters since this server of the mount began.
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """The counters of one server of a mount, since it began."""
 
-    `cache`, `store`, `peers`, `ssd` and `cache_cluster` are the statistics dataclasses of node
-    memory, of the store behind it, of the task's peer cache, of the SSD tier and of the cache
-    nodes, where these exist.
+    uptime_s: float
+    front: FrontChoice
+    requests: Mapping[str, int]
+    control_reads: int
+    reader: ReaderStatistics
+
+
+def statistics_document(server: ServerStatistics, tiers: Mapping[str, Any]) -> bytes:
+    """Return `stats.json`: the counters of a server, and an object for each tier.
+
+    `tiers` are the statistics dataclasses by the names that they have in the document, None for a
+    tier that does not exist. The tier `cache`, node memory, always exists.
     """
+    cache, reader = tiers["cache"], server.reader
+    shown = {name: None if tier is None else asdict(tier) for name, tier in tiers.items()}
     return encoded(
         {
-            "uptime_s": round(uptime_s, 3),
-            "front": _shown_front(front),
-            "requests": dict(sorted(requests.items())),
+            "uptime_s": round(server.uptime_s, 3),
+            "front": _shown_front(server.front),
+            "requests": dict(sorted(server.requests.items())),
             "bytes_read": reader.bytes_read,
             "hits": {
                 "node_memory": cache.hits,
@@ -121,20 +117,15 @@ def statistics_document(
                 "store": cache.misses,  # the former name of it, which counted lower tiers too
             },
             "other_reads": {
-                "control": control_reads,
+                "control": server.control_reads,
                 "past_end": reader.past_end,
                 "refused": reader.refused,
             },
             "reads_through_threads": reader.thread_reads,
             "waits_over_1_ms": reader.waits,
             "waited_s": round(reader.waited_s, 3),
-            "page_cache": asdict(pages),
-            "cache": asdict(cache),
-            "plan": _shown(plan),
-            "store": _shown(store) or {},
-            "peers": _shown(peers),
-            "ssd": _shown(ssd),
-            "cache_cluster": _shown(cache_cluster),
+            **shown,
+            "store": shown["store"] or {},
         }
     )
 
@@ -146,10 +137,6 @@ def _shown_front(choice: FrontChoice) -> dict[str, Any]:
         "reason": choice.reason,
         "more": choice.more,
     }
-
-
-def _shown(statistics: Any) -> dict[str, Any] | None:
-    return None if statistics is None else asdict(statistics)
 
 
 def timestamp(time_ns: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.task.node_memory import NodeMemoryStatistics
-from dieselfs.fuse.control.control_documents import statistics_document
+from dieselfs.fuse.control.control_documents import ServerStatistics, statistics_document
 from dieselfs.fuse.mounts.front_choice import Front, FrontChoice
 from dieselfs.fuse.pages.page_statistics import (
     FillStatistics,
@@ -21,18 +21,16 @@ FRONT = FrontChoice(Front.LOOP, False, "on Linux 5.16", "a newer one")
 
 
 def document(**changed: Any) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "requests": {"read": 9, "lookup": 1},
-        "reader": ReaderStatistics(900, 2, 1, 0.25),
-        "cache": CACHE,
-        "uptime_s": 1.23456,
-        "pages": PageCacheStatistics(),
-        "plan": None,
-        "front": FRONT,
-        "control_reads": 0,
-        **dict.fromkeys(["store", "peers", "ssd", "cache_cluster"]),
-    }
-    parsed: dict[str, Any] = json.loads(statistics_document(**(arguments | changed)))
+    server = ServerStatistics(
+        changed.pop("uptime_s", 1.23456),
+        FRONT,
+        changed.pop("requests", {"read": 9, "lookup": 1}),
+        changed.pop("control_reads", 0),
+        changed.pop("reader", ReaderStatistics(900, 2, 1, 0.25)),
+    )
+    tiers: dict[str, Any] = {"cache": CACHE, "page_cache": PageCacheStatistics()}
+    tiers |= dict.fromkeys(["plan", "store", "peers", "ssd", "cache_cluster"])
+    parsed: dict[str, Any] = json.loads(statistics_document(server, tiers | changed))
     return parsed
 
 
@@ -56,7 +54,7 @@ def test_the_page_cache_and_the_front_are_shown() -> None:
     pages = PageCacheStatistics(
         FillStatistics(fills=1, filled_files=63), prefill=MissPrefillStatistics(7)
     )
-    shown = document(pages=pages)
+    shown = document(page_cache=pages)
     assert shown["page_cache"]["filled"]["filled_files"] == 63
     assert shown["page_cache"]["prefill"]["budget_bytes"] == 7
     assert shown["front"] == {

@@ -1,0 +1,37 @@
+"""Results that are shown again and again, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from dieselfs.cli.rendering.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Sample = TypeVar("Sample")
+
+
+def show_until_interrupted(
+    output: Output,
+    samples: Iterable[Sample],
+    write: Callable[[Sample], None],
+    drawn: Callable[[Sample], RenderableType],
+) -> None:
+    """Show each sample in the place of the one before on a terminal; write them all elsewhere."""
+    try:
+        if output.json or not output.terminal:
+            for sample in samples:
+                write(sample)
+                sys.stdout.flush()
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
+            for sample in samples:
+                live.update(drawn(sample), refresh=True)
+    except KeyboardInterrupt:
+        return
