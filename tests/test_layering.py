@@ -26,10 +26,10 @@ OWNERS = {
     "obstore": ["chunkstore/stores/cloud"],  # errors and addresses of clouds end there
     "botocore": ["chunkstore/stores/cloud_aws_credentials"],  # an extra
     "rados": ["chunkstore/stores/rados"],  # an extra
-    "msgpack": [
-        "dieselfs/cache/wire/local_messages",  # checks what it reads; sockets see bytes
-        "dieselfs/cache/wire/frame_header",  # what is said between nodes
+    "msgspec": [
+        "dieselfs/cache/wire/",  # what is said between processes, checked by its types
         "dieselfs/cache/membership/view_file",  # what one node's processes know of the others
+        "dieselfs/cache/ports/member_record",  # a member, wherever it is stored or sent
     ],
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],

@@ -36,7 +36,8 @@ from chunkstore.leases import MAX_GENERATIONS, Lease
 from chunkstore.paths import check_paths
 from chunkstore.tags import Tag
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.wire import frames, local_messages
+from dieselfs.cache.wire import frame_header, frames, local_messages
+from dieselfs.cache.wire.fields import block_fields
 from dieselfs.cache.wire.messages import MAX_MEMBERS, MAX_RANGES, Members, ReadFile, ReadRanges
 from dieselfs.errors import PeerRefused, UsageError
 from dieselfs.prefetch.plan_file import ReadingPlan, open_plan, write_plan
@@ -329,8 +330,8 @@ def packets() -> Target:
         local_messages.JoinAsMember(b"m" * 16, 1 << 30),
         local_messages.OpenRequests(b"m" * 16),
         local_messages.Mapped((block.name,) * 5),
-        local_messages.Fetch(block, ahead=True),
-        local_messages.Prefetch((block,) * 3),
+        local_messages.Fetch(block_fields(block), ahead=True),
+        local_messages.Prefetch((block_fields(block),) * 3),
         local_messages.Expect((block.name,) * 9, is_last=True),
         local_messages.RequestFailed("Corrupt", "what", "hint"),
         local_messages.EventsReported(((True, block.name),)),
@@ -370,14 +371,14 @@ def peer_frames() -> Target:
     seeds = [golden[name] for name in (*golden_frames.REQUESTS, *golden_frames.ANSWERS)]
 
     def use(data: bytes) -> None:
-        header_bytes, bulk_bytes, checksum = frames.decode_prefix(data)
-        header = memoryview(data)[frames.PREFIX_BYTES :][:header_bytes]
-        bulk = memoryview(data)[frames.PREFIX_BYTES + header_bytes :]
+        header_bytes, bulk_bytes, checksum = frame_header.decode_prefix(data)
+        header = memoryview(data)[frame_header.PREFIX_BYTES :][:header_bytes]
+        bulk = memoryview(data)[frame_header.PREFIX_BYTES + header_bytes :]
         if len(bulk) != bulk_bytes:
-            raise frames.BadFrame("cut")
+            raise frame_header.BadFrame("cut")
         try:
             number, request = frames.decode_request(header, checksum)
-        except frames.BadFrame:
+        except frame_header.BadFrame:
             number, answer = frames.decode_answer(header, checksum, bulk)
             again = frames.encode_answer(number, answer, bulk_bytes) + bulk
             assert frames.answer_number(header, checksum, bulk_bytes) == number
@@ -398,12 +399,12 @@ def peer_frames() -> Target:
         # Numbers and texts may have come in a longer form than ours; said again they are as short as they get.
         assert len(again) <= len(data)
 
-    return Target("peer-frame", seeds, use, (frames.BadFrame,), _reseal_frame)
+    return Target("peer-frame", seeds, use, (frame_header.BadFrame,), _reseal_frame)
 
 
 def _reseal_frame(data: bytes) -> bytes:
     """Lengths and checksum; the header keeps its length if there is so much."""
-    rest = data[frames.PREFIX_BYTES :]
+    rest = data[frame_header.PREFIX_BYTES :]
     header = rest[: int.from_bytes(data[:4], "little")]
     bulk_bytes = len(rest) - len(header)
     checksum = xxhash.xxh3_64_intdigest(header, bulk_bytes)
@@ -432,7 +433,7 @@ def peer_handshakes() -> Target:
         ):
             try:
                 read(data)
-            except (frames.BadFrame, PeerRefused):
+            except (frame_header.BadFrame, PeerRefused):
                 pass
             else:
                 assert only is None or _content(data) == _content(only)

@@ -13,7 +13,7 @@ from dieselfs.cache.membership.rank_zero import (
 )
 from dieselfs.cache.membership.registry import MembershipRegistry
 from dieselfs.cache.membership.static_registry import EQUAL_WEIGHT, StaticRegistry
-from dieselfs.cache.ports.member_record import MAX_NODE_BYTES, is_member_id
+from dieselfs.cache.ports.member_record import MAX_NODE_BYTES, checked_id
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.ports.peer_settings import PeerSettings, RankZero, RedisLeases, StaticPeers
 from dieselfs.cache.ports.runtime import PeerAddress
@@ -118,9 +118,10 @@ def _advertised(settings: PeerSettings, address: PeerAddress) -> PeerAddress:
 
 
 def _checked(id: str) -> MemberId:
-    if not is_member_id(id):
+    try:
+        return checked_id(id)
+    except ValueError as error:
         raise UsageError(
             f"{id!r} cannot be a member's name",
             "give this node one of 1 to 64 printable ASCII characters without blanks (--peer-name)",
-        )
-    return id
+        ) from error

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-import msgpack
 import xxhash
+from msgspec import Meta, msgpack
 
-from dieselfs.cache.ports.member_record import member_fields, member_from
+from dieselfs.cache.ports.member_record import MemberRow, member_fields, member_from
 from dieselfs.cache.ports.members import View
 from dieselfs.cache.ports.secret import MIN_BYTES, TaskSecret
 from dieselfs.cache.wire.messages import MAX_MEMBERS
@@ -39,11 +39,20 @@ OLDEST_S: Final = 10.0
 """The age at which a view is not used: a master that does not publish for so long is dead or
 stopped.
 """
-_VERSION: Final = 1
 _MAX_BYTES: Final = 1 << 20
 """The limit of the view file: 1,024 members of 650 bytes and their times fit."""
 _MAX_SECRET_BYTES: Final = 4096
 _CHECKSUM_BYTES: Final = 8
+_LIMIT: Final = Meta(max_length=MAX_MEMBERS)
+_Fields: TypeAlias = tuple[
+    Literal[1],
+    float,
+    MemberRow,
+    Annotated[tuple[MemberRow, ...], _LIMIT],
+    Annotated[dict[str, float], _LIMIT],
+    Annotated[list[str], _LIMIT],
+]
+_DECODER: Final = msgpack.Decoder(_Fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +187,9 @@ class ViewFile:
 
 
 def _encode(view: View, published: float) -> bytes:
-    body: bytes = msgpack.packb(
-        [
-            _VERSION,
-            published,
-            member_fields(view.me),
-            [member_fields(member) for member in view.members],
-            dict(view.answered),
-            sorted(view.silent),
-        ]
-    )
+    me, members = member_fields(view.me), tuple(map(member_fields, view.members))
+    fields: _Fields = (1, published, me, members, dict(view.answered), sorted(view.silent))
+    body = msgpack.encode(fields)
     return xxhash.xxh3_64_intdigest(body).to_bytes(_CHECKSUM_BYTES, "little") + body
 
 
@@ -197,12 +199,6 @@ def _decode(data: bytes) -> tuple[float, View]:
     checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "little")
     if not body or len(data) > _MAX_BYTES or checksum != xxhash.xxh3_64_intdigest(body):
         raise ValueError("the view is damaged")
-    fields = msgpack.unpackb(body, max_array_len=MAX_MEMBERS, max_map_len=MAX_MEMBERS)
-    match fields:
-        case [1, float(published), me, list(members), dict(answered), list(silent)] if all(
-            isinstance(peer, str) for peer in [*answered, *silent]
-        ) and all(isinstance(began, float) for began in answered.values()):
-            every = tuple(member_from(member) for member in members)
-            return published, View(member_from(me), every, answered, frozenset(silent))
-        case _:
-            raise ValueError("the view has another version")
+    _, published, me, members, answered, silent = _DECODER.decode(body)
+    every = tuple(map(member_from, members))
+    return published, View(member_from(me), every, answered, frozenset(silent))

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -27,6 +27,7 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.master_port import MasterPort
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.wire import packet_socket
+from dieselfs.cache.wire.fields import block_of
 from dieselfs.cache.wire.local_messages import (
     MAX_NAMES,
     BadPacket,
@@ -52,6 +53,7 @@ from dieselfs.cache.wire.local_messages import (
     Unmapped,
     failure,
 )
+from dieselfs.cache.wire.task_report import task_fields
 from dieselfs.errors import MasterGone
 
 log = logging.getLogger(__name__)
@@ -409,8 +411,10 @@ class Server:
             self._busy[connection] = time.monotonic()
         try:
             if isinstance(request, GetTask):
-                statistics = None if self._task is None else self._task.statistics()
-                return TaskReported(statistics, request.first)
+                if self._task is None:
+                    return TaskReported(None)
+                first = request.first
+                return TaskReported(task_fields(self._task.statistics(), first), first)
             if isinstance(request, SuspectPeer):
                 if self._task is not None:
                     self._task.suspect(request.peer)
@@ -426,9 +430,9 @@ def _answer(port: MasterPort, request: Message) -> Message:
     try:
         match request:
             case Fetch(block, ahead):
-                port.fetch(block, ahead=ahead)
+                port.fetch(block_of(block), ahead=ahead)
             case Prefetch(blocks):
-                port.prefetch(blocks)
+                port.prefetch(tuple(map(block_of, blocks)))
             case Expect(names, is_last):
                 if is_last:
                     port.expect(names)
@@ -437,7 +441,7 @@ def _answer(port: MasterPort, request: Message) -> Message:
             case FollowPlan(plan):
                 port.follow(Path(plan))
             case GetStatistics():
-                return StatisticsReported(port.statistics())
+                return StatisticsReported(astuple(port.statistics()))
             case _:
                 raise BadPacket(f"a {type(request).__name__} is not a request")
     except BadPacket:

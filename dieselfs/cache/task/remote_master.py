@@ -13,6 +13,7 @@ from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.wire import packet_socket
+from dieselfs.cache.wire.fields import block_fields
 from dieselfs.cache.wire.local_messages import (
     MAX_BLOCKS,
     MEMBER_ID_BYTES,
@@ -41,7 +42,7 @@ from dieselfs.cache.wire.local_messages import (
     batches,
     error_of,
 )
-from dieselfs.cache.wire.task_report import MEMBERS_AT_ONCE, joined
+from dieselfs.cache.wire.task_report import MEMBERS_AT_ONCE, TaskFields, joined
 from dieselfs.errors import MasterGone
 
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -84,12 +85,11 @@ class RemoteMaster:
         `on_events` is called while this waits and cache events are pending: the room that it waits
         for may be mapped by this process.
         """
-        self._ask(Fetch(block, ahead), on_events=on_events)
+        self._ask(Fetch(block_fields(block), ahead), on_events=on_events)
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """See `MasterPort`."""
-        starts = range(0, len(blocks), MAX_BLOCKS)
-        self._ask(*(Prefetch(tuple(blocks[at : at + MAX_BLOCKS])) for at in starts))
+        self._ask(*(Prefetch(part) for part in batches([*map(block_fields, blocks)], MAX_BLOCKS)))
 
     def mapped(self, name: str) -> None:
         """See `MasterPort`."""
@@ -124,14 +124,14 @@ class RemoteMaster:
         answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
         if not isinstance(answer, StatisticsReported):
             raise self._master_gone(BadPacket("not statistics"))
-        return answer.statistics
+        return MemoryStatistics(*answer.counts)
 
     def task_statistics(self) -> TaskStatistics | None:
         """Return the statistics of the node's part in its task's peer cache; None if it has none.
 
         It takes 0.3 ms, and as much again for each 48 members.
         """
-        parts: list[TaskStatistics] = []
+        parts: list[TaskFields] = []
         while True:
             first = len(parts) * MEMBERS_AT_ONCE
             answer = self._ask(GetTask(first), timeout_s=STATISTICS_TIMEOUT_S)

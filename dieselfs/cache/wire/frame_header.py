@@ -1,12 +1,9 @@
 """The layout that all frames share: a prefix of 16 bytes, a header, and bulk bytes.
 
 No decoder touches the bulk bytes. The header is one flat msgpack array `[kind, number, field…]`.
-Its beginning has a fixed width, so kind and number are read without msgpack. The fields are
-scalars, so the decoded values are never much larger than the bytes received (nested arrays would
-make 65 MB of 1 MB).
-
-This is the only module of the wire protocol that uses msgpack. The specification is
-docs/peer-protocol.md.
+Its beginning has a fixed width, so kind and number are read without msgpack. A decoder knows the
+types of the fields, so the decoded values are never much larger than the bytes received. The
+specification is docs/peer-protocol.md.
 """
 
 from __future__ import annotations
@@ -15,20 +12,18 @@ import struct
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-import msgpack
 import xxhash
+from msgspec import msgpack
 
-from chunkstore.chunk_format import MAX_HEADER_BYTES as _MAX_CHUNK_HEADER_BYTES
-from chunkstore.chunk_format import PREAMBLE_BYTES
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.stores.object_store import Buffer
+from dieselfs.cache.wire.fields import MAX_HEAD_BYTES
 
 PREFIX_BYTES: Final = 16
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_MEMBERS_HEADER_BYTES: Final = 640 << 10
 """The limit for a `Members` answer alone: 1,024 members of 587 bytes at most."""
-MAX_CHUNK_HEAD_BYTES: Final = PREAMBLE_BYTES + _MAX_CHUNK_HEADER_BYTES
-MAX_BULK_BYTES: Final = MAX_CHUNK_HEAD_BYTES + MAX_WHOLE_BYTES
+MAX_BULK_BYTES: Final = MAX_HEAD_BYTES + MAX_WHOLE_BYTES
 """The bytes of a head with a payload.
 
 A receiver knows how many bytes it has asked for, and accepts no other number.
@@ -39,7 +34,6 @@ PREFIX: Final = struct.Struct("<IIQ")
 LEAD: Final = struct.Struct(">3sQ")
 """The beginning of every header: the array's length, the kind and the tag of u64; the number."""
 
-Scalar: TypeAlias = bool | int | float | str | bytes | None
 Received: TypeAlias = bytes | memoryview
 
 
@@ -55,16 +49,10 @@ def lead_of(kind: int, fields: int) -> bytes:
     return bytes((0x90 | (fields + 2), kind, 0xCF))
 
 
-def frame(lead: bytes, number: int, fields: Sequence[Scalar] = (), bulk_bytes: int = 0) -> bytes:
-    """Return the prefix and the header of a frame."""
-    header = LEAD.pack(lead, number) + b"".join(map(msgpack.packb, fields))
-    return seal(header, bulk_bytes)
-
-
-def seal(header: bytes, bulk_bytes: int = 0) -> bytes:
-    """Return the header with its prefix in front."""
-    checksum = xxhash.xxh3_64_intdigest(header, bulk_bytes)
-    return PREFIX.pack(len(header), bulk_bytes, checksum) + header
+def frame(lead: bytes, number: int, fields: Sequence[object] = ()) -> bytes:
+    """Return the prefix and the header of a frame without bulk."""
+    header = LEAD.pack(lead, number) + msgpack.encode(fields)[1:]  # without the array's length
+    return PREFIX.pack(len(header), 0, xxhash.xxh3_64_intdigest(header)) + header
 
 
 def decode_prefix(buffer: Buffer, *, of_request: bool = False) -> tuple[int, int, int]:
@@ -96,22 +84,3 @@ def decode_lead(header: Received, checksum: int, bulk_bytes: int = 0) -> tuple[b
     except struct.error:
         raise BadFrame("a header is too short") from None
     return lead, number
-
-
-def decode_fields(header: Received, count: int, max_bytes: int = MAX_HEADER_BYTES) -> list[Scalar]:
-    """Return the `count` fields behind the lead, none of them an array or a map.
-
-    Raises `BadFrame`, also if the fields are longer than `max_bytes`.
-    """
-    body = header[LEAD.size :]
-    unpacker = msgpack.Unpacker(
-        max_buffer_size=max_bytes, max_array_len=0, max_map_len=0, max_ext_len=0
-    )
-    try:
-        unpacker.feed(body)
-        fields = [unpacker.unpack() for _ in range(count)]
-    except Exception as error:  # msgpack raises its own errors, and those of text and numbers
-        raise BadFrame(f"the fields of a header: {type(error).__name__}") from None
-    if unpacker.tell() != len(body):
-        raise BadFrame("a header has more fields than it says")
-    return fields

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from dieselfs.cache.ports.runtime import Runtime, Stream
-from dieselfs.cache.wire.frame_header import PREFIX_BYTES
-from dieselfs.cache.wire.frames import decode_prefix, encode_answer
+from dieselfs.cache.wire.frame_header import PREFIX_BYTES, decode_prefix
+from dieselfs.cache.wire.frames import encode_answer
 from dieselfs.cache.wire.handshake import bytes_that_follow
 from dieselfs.cache.wire.messages import Data
 from dieselfs.cache.wire.slow_peer_detector import BYTES_PER_S

@@ -11,33 +11,50 @@ it is received.
 
 Every value is checked before it is used: types, bounds, and that ranges lie inside their chunks.
 Invalid bytes raise `BadFrame` and nothing else. The specification, down to bytes, is
-docs/peer-protocol.md. `frame_header` has the layout that all frames share, `frame_fields` the
-fields in them. `ReadFile` and `Data` are sent for every file that is read from a peer, so each of
-them is one `struct`.
+docs/peer-protocol.md. `ReadFile` and `Data` are sent for every file that is read from a peer, so
+each of them is one `struct`; all others are in `_TABLE`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, fields
+from types import GenericAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import xxhash
+from msgspec import msgpack
 
-from dieselfs.cache.wire import frame_fields
-from dieselfs.cache.wire.frame_fields import CHUNK, STATUS_FIELDS, Fields, read_row
+from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.member_record import MemberName, MemberRow, checked_id, member_from
+from dieselfs.cache.wire.fields import (
+    CHUNK,
+    Count,
+    Hash,
+    Key,
+    Row,
+    Text,
+    block_fields,
+    block_of,
+    check_block,
+    chunk_of,
+    chunk_row,
+    cut,
+)
+from dieselfs.cache.wire.frame_fields import (
+    checked_fields,
+    member_columns,
+    members_of,
+    range_columns,
+    ranges_of,
+)
 from dieselfs.cache.wire.frame_header import (
     LEAD,
-    MAX_BULK_BYTES,
-    MAX_HEADER_BYTES,
-    MAX_MEMBERS_HEADER_BYTES,
     PREFIX,
-    PREFIX_BYTES,
     BadFrame,
     Received,
-    decode_fields,
     decode_lead,
-    decode_prefix,
     frame,
     lead_of,
 )
@@ -58,20 +75,6 @@ from dieselfs.cache.wire.messages import (
     Request,
     Working,
 )
-
-__all__ = [
-    "MAX_BULK_BYTES",
-    "MAX_HEADER_BYTES",
-    "MAX_MEMBERS_HEADER_BYTES",
-    "PREFIX_BYTES",
-    "BadFrame",
-    "answer_number",
-    "decode_answer",
-    "decode_prefix",
-    "decode_request",
-    "encode_answer",
-    "encode_request",
-]
 
 _READ_FILE_LEAD: Final = lead_of(0, 4)
 _DATA_LEAD: Final = lead_of(16, 0)
@@ -94,8 +97,7 @@ def encode_request(number: int, request: Request) -> bytes:
     Takes about 0.4 µs for `ReadFile`, whose values are left for the peer to check.
     """
     if type(request) is not ReadFile:
-        lead, fields_of = _ENCODERS[type(request)]
-        return frame(lead, number, fields_of(request))
+        return _encode(number, request)
     chunk = request.chunk
     header = _READ_FILE.pack(
         _READ_FILE_LEAD,
@@ -120,8 +122,7 @@ def encode_answer(number: int, answer: Answer, bulk_bytes: int = 0) -> bytes:
     about 0.3 µs for `Data`.
     """
     if type(answer) is not Data:
-        lead, fields_of = _ENCODERS[type(answer)]
-        return frame(lead, number, fields_of(answer))
+        return _encode(number, answer)
     header = LEAD.pack(_DATA_LEAD, number)
     return _seal(len(header), bulk_bytes, _checksum(header, bulk_bytes)) + header
 
@@ -139,11 +140,7 @@ def decode_request(header: Received, checksum: int) -> tuple[int, Request]:
     lead, number = decode_lead(header, checksum)
     if lead == _READ_FILE_LEAD:
         return number, _read_file(header)
-    found = _REQUESTS.get(lead)
-    if found is None:
-        raise BadFrame("not a request")
-    count, read = found
-    return number, read(decode_fields(header, count))
+    return number, _decode(header, _REQUESTS.get(lead))
 
 
 def decode_answer(header: Received, checksum: int, bulk: memoryview) -> tuple[int, Answer]:
@@ -156,14 +153,9 @@ def decode_answer(header: Received, checksum: int, bulk: memoryview) -> tuple[in
         if len(header) != LEAD.size:
             raise BadFrame("a header has more fields than it says")
         return number, Data(bulk)
-    found = _ANSWERS.get(lead)
-    if found is None:
-        raise BadFrame("not an answer")
     if len(bulk):
         raise BadFrame("bulk follows an answer that has none")
-    count, read = found
-    limit = MAX_MEMBERS_HEADER_BYTES if read is frame_fields.read_members else MAX_HEADER_BYTES
-    return number, read(decode_fields(header, count, limit))
+    return number, _decode(header, _ANSWERS.get(lead))
 
 
 def _read_file(header: Received) -> ReadFile:
@@ -174,30 +166,84 @@ def _read_file(header: Received) -> ReadFile:
     )
     if tag != _BIN_24 or start_tag != _U32 or length_tag != _U32 or flag not in _FLAGS:
         raise BadFrame("not the header of a read")
-    chunk = read_row(row)
+    try:
+        chunk = chunk_of(row)
+    except ValueError as error:
+        raise BadFrame(str(error)) from None
     if start + length > chunk.payload_bytes:
         raise BadFrame("a range that lies outside of its chunk")
     return ReadFile(chunk, start, length, flag == _TRUE)
 
 
-def _no_fields(_: object) -> Fields:
-    return ()
+def _encode(number: int, message: object) -> bytes:
+    lead, fields_of = _ENCODERS[type(message)]
+    try:
+        return frame(lead, number, fields_of(message))
+    except ValueError as error:
+        raise BadFrame(str(error)) from None
 
 
-_Row: TypeAlias = tuple[int, int, type[object], Callable[[Any], Fields], Callable[[Fields], Any]]
-_TABLE: Final[tuple[_Row, ...]] = (  # kind, number of fields, type, to fields, from fields
-    (1, 5, ReadRanges, frame_fields.ranges, frame_fields.read_ranges),
-    (2, 2, ReadChunk, frame_fields.chunk, frame_fields.read_chunk),
-    (3, 8, ReadBlock, frame_fields.block, frame_fields.read_block),
-    (4, 0, Ping, _no_fields, lambda _: Ping()),
-    (5, 5, Join, frame_fields.join, frame_fields.read_join),
-    (6, 1, Leave, frame_fields.leave, frame_fields.read_leave),
-    (17, 0, NotCached, _no_fields, lambda _: NotCached()),
-    (18, 1, Failed, frame_fields.failed, frame_fields.read_failed),
-    (19, 0, Working, _no_fields, lambda _: Working()),
-    (20, STATUS_FIELDS, Pong, frame_fields.pong, frame_fields.read_pong),
-    (21, 5, Members, frame_fields.members, frame_fields.read_members),
+def _decode(header: Received, reader: _Reader | None) -> Any:
+    if reader is None:
+        raise BadFrame("not a message that may come here")
+    decoder, made = reader
+    try:
+        _, _, *found = decoder.decode(header)
+        return made(*found)
+    except ValueError as error:  # msgspec's errors, those of texts, and values out of bounds
+        raise BadFrame(f"the fields of a header: {error}") from None
+
+
+def _block(request: ReadBlock) -> Sequence[object]:
+    if request.block.file is None:
+        raise ValueError("a whole chunk is requested with `ReadChunk`")
+    return *block_fields(request.block), request.may_fetch
+
+
+def _read_block(*fields: Any) -> ReadBlock:
+    check_block(fields[:-1])
+    return ReadBlock(block_of(fields[:-1]), fields[-1])
+
+
+_Reader: TypeAlias = tuple[msgpack.Decoder[tuple[Any, ...]], Callable[..., Any]]
+_Row: TypeAlias = tuple[
+    int, type, tuple[Any, ...], Callable[[Any], Sequence[object]], Callable[..., Any]
+]
+_TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fields, from fields
+    (1, ReadRanges, (bytes, bytes, bytes, bytes, bool), range_columns, ranges_of),
+    (
+        *(2, ReadChunk, (Row, bool)),
+        lambda request: (chunk_row(request.chunk), request.may_fetch),
+        lambda row, may_fetch: ReadChunk(chunk_of(row), may_fetch),
+    ),
+    (3, ReadBlock, (Key, *(Hash,) * 6, bool), _block, _read_block),
+    (4, Ping, (), lambda _: (), Ping),
+    (
+        *(5, Join, get_args(MemberRow)),
+        lambda request: checked_fields(request.member),
+        lambda *fields: Join(member_from(fields)),
+    ),
+    (6, Leave, (MemberName,), lambda request: (checked_id(request.member),), Leave),
+    (17, NotCached, (), lambda _: (), NotCached),
+    (18, Failed, (Text,), lambda answer: (cut(answer.what),), Failed),
+    (19, Working, (), lambda _: (), Working),
+    (
+        *(20, Pong, (Count,) * len(fields(NodeStatus))),
+        lambda answer: astuple(answer.status),
+        lambda *counts: Pong(NodeStatus(*counts)),
+    ),
+    (21, Members, (str, str, str, bytes, bytes), member_columns, members_of),
 )
-_ENCODERS: Final = {made: (lead_of(kind, count), to) for kind, count, made, to, _ in _TABLE}
-_REQUESTS: Final = {lead_of(row[0], row[1]): (row[1], row[4]) for row in _TABLE if row[0] < 16}
-_ANSWERS: Final = {lead_of(row[0], row[1]): (row[1], row[4]) for row in _TABLE if row[0] >= 16}
+
+
+def _readers(kinds: range) -> dict[bytes, _Reader]:
+    return {
+        lead_of(kind, len(types)): (msgpack.Decoder(GenericAlias(tuple, (int, int, *types))), made)
+        for kind, _, types, _, made in _TABLE
+        if kind in kinds
+    }
+
+
+_ENCODERS: Final = {made: (lead_of(kind, len(types)), to) for kind, made, types, to, _ in _TABLE}
+_REQUESTS: Final = _readers(range(16))
+_ANSWERS: Final = _readers(range(16, 32))

@@ -22,18 +22,19 @@ follow a prefix. The specification is docs/peer-protocol.md.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
+from msgspec import Meta, Struct, msgpack
+
+from dieselfs.cache.ports.member_record import MemberName, printable
 from dieselfs.cache.ports.members import MemberId
 from dieselfs.cache.ports.secret import TaskSecret
-from dieselfs.cache.wire.frame_fields import check_member_id, check_text
 from dieselfs.cache.wire.frame_header import (
     PREFIX_BYTES,
     BadFrame,
     Received,
-    Scalar,
-    decode_fields,
     decode_lead,
     decode_prefix,
     frame,
@@ -51,13 +52,55 @@ MAX_NAME_BYTES: Final = 255
 OLDEST_VERSION: Final = 1
 """The oldest version that this release speaks; the newest is `PROTOCOL_VERSION`."""
 
-_HELLO: Final = lead_of(32, 6)
-_CHALLENGE: Final = lead_of(33, 3)
-_PROOF: Final = lead_of(34, 1)
-_WELCOME: Final = lead_of(35, 1)
-_REFUSED: Final = lead_of(36, 3)
+_Version: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
+_Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+_Hmac: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
+_Reason: TypeAlias = Literal["secret", "task", "version", "member"]
 
-_SECRET, _TASK, _VERSION, _MEMBER = "secret", "task", "version", "member"
+
+class _Frame(Struct, array_like=True, forbid_unknown_fields=True):
+    """The header of a frame. The tag of its class is its kind."""
+
+    number: Literal[0]
+
+
+class _Offer(_Frame, tag=32, forbid_unknown_fields=False):
+    """The first fields of a hello, which another version may follow by other ones."""
+
+    oldest: _Version
+    newest: _Version
+
+
+class _Hello(_Offer, tag=32):
+    task: str
+    client: str
+    peer: MemberName
+    nonce: _Nonce
+
+
+class _Challenge(_Frame, tag=33):
+    version: _Version
+    member: MemberName
+    nonce: _Nonce
+
+
+class _Proof(_Frame, tag=34):
+    proof: _Hmac
+
+
+class _Welcome(_Frame, tag=35):
+    proof: _Hmac
+
+
+class _Refused(_Frame, tag=36, forbid_unknown_fields=False):
+    """A refusal, to which a later version may add fields."""
+
+    reason: _Reason
+    oldest: _Version
+    newest: _Version
+
+
+F = TypeVar("F", bound=_Frame)
 
 
 def bytes_that_follow(prefix: Received) -> int:
@@ -88,9 +131,8 @@ class ClientHandshake:
         """
         self._secret = secret
         self._peer = peer
-        versions = (OLDEST_VERSION, PROTOCOL_VERSION)
-        names = (_name(task), _name(client), check_member_id(peer))
-        self._hello = frame(_HELLO, 0, (*versions, *names, _nonce(nonce)))
+        names = (_name(task), _name(client), peer)
+        self._hello = _made(_Hello, OLDEST_VERSION, PROTOCOL_VERSION, *names, nonce)
         self._transcript = b""
 
     def hello(self) -> bytes:
@@ -99,22 +141,21 @@ class ClientHandshake:
 
     def prove(self, challenge: Received) -> bytes:
         """Check the challenge, and return the frame that proves knowledge of the secret."""
-        version, member, nonce = _fields(challenge, _CHALLENGE)
-        if not OLDEST_VERSION <= _integer(version) <= PROTOCOL_VERSION:
+        found = _answer(challenge, _Challenge)
+        if not OLDEST_VERSION <= found.version <= PROTOCOL_VERSION:
             raise BadFrame("a version that was not offered")
-        _nonce(nonce)
-        if check_member_id(member) != self._peer:
-            raise _refused(_MEMBER)
+        if found.member != self._peer:
+            raise _refused("member")
         self._transcript = self._hello + bytes(challenge)
-        return frame(_PROOF, 0, (self._secret.proof(b"client", self._transcript),))
+        return _made(_Proof, self._secret.proof(b"client", self._transcript))
 
     def check_welcome(self, welcome: Received) -> None:
         """Return if the server knows the secret; raise `PeerRefused` if it does not."""
-        [proof] = _fields(welcome, _WELCOME)
+        found = _answer(welcome, _Welcome)
         if not self._transcript:
             raise BadFrame("a welcome before the challenge")
-        if not _is_proof(proof, self._secret.proof(b"server", self._transcript)):
-            raise _refused(_SECRET)
+        if not hmac.compare_digest(found.proof, self._secret.proof(b"server", self._transcript)):
+            raise _refused("secret")
 
 
 class ServerHandshake:
@@ -149,48 +190,43 @@ class ServerHandshake:
         """
         self._secret = secret
         self._task, self._serves = _name(task), serves
-        self._me = check_member_id(me)
-        self._nonce = _nonce(nonce)
+        self._me, self._nonce = me, nonce
+        _made(_Challenge, PROTOCOL_VERSION, me, nonce)  # refuses them if they are out of bounds
         self._transcript = b""
 
     def challenge(self, hello: Received) -> bytes:
         """Return the frame that answers a hello."""
-        lead, fields = _decode(hello)
-        # A later version may add fields behind these six: a client sends its hello before it knows
-        # the other side's version.
-        if lead[1] != _HELLO[1] or len(fields) < 6:
-            raise BadFrame("not a hello")
-        oldest, newest = map(_integer, fields[:2])
-        version = min(newest, PROTOCOL_VERSION)
-        if version < max(oldest, OLDEST_VERSION):
-            raise self._refuse(_VERSION, oldest, newest)
-        task, client, peer = _name(fields[2]), _name(fields[3]), check_member_id(fields[4])
-        _nonce(fields[5])
+        offer: _Offer = _decode(hello, _Offer)
+        version = min(offer.newest, PROTOCOL_VERSION)
+        if version < max(offer.oldest, OLDEST_VERSION):
+            raise self._refuse("version", offer.oldest, offer.newest)
+        found: _Hello = _decode(hello, _Hello)
+        task, client = _name(found.task), _name(found.client)
         if task != self._task and not self._serves(task):
-            raise self._refuse(_TASK)
-        if peer != self._me:
-            raise self._refuse(_MEMBER)
+            raise self._refuse("task")
+        if found.peer != self._me:
+            raise self._refuse("member")
         self.client, self.task = client, task
-        challenge = frame(_CHALLENGE, 0, (version, self._me, self._nonce))
+        challenge = _made(_Challenge, version, self._me, self._nonce)
         self._transcript = bytes(hello) + challenge
         return challenge
 
     def welcome(self, proof: Received) -> bytes:
         """Check the client's proof, and return the frame that proves this side's knowledge."""
-        [found] = _fields(proof, _PROOF)
+        found: _Proof = _decode(proof, _Proof)
         transcript, self._transcript = self._transcript, b""  # one attempt a connection
         if not transcript:
             raise BadFrame("a proof before the challenge")
-        if not _is_proof(found, self._secret.proof(b"client", transcript)):
-            raise self._refuse(_SECRET)
-        return frame(_WELCOME, 0, (self._secret.proof(b"server", transcript),))
+        if not hmac.compare_digest(found.proof, self._secret.proof(b"client", transcript)):
+            raise self._refuse("secret")
+        return _made(_Welcome, self._secret.proof(b"server", transcript))
 
-    def _refuse(self, reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
-        self.refusal = frame(_REFUSED, 0, (reason, OLDEST_VERSION, PROTOCOL_VERSION))
+    def _refuse(self, reason: _Reason, oldest: int = 0, newest: int = 0) -> PeerRefused:
+        self.refusal = _made(_Refused, reason, OLDEST_VERSION, PROTOCOL_VERSION)
         return _refused(reason, oldest, newest)
 
 
-def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
+def _refused(reason: _Reason, oldest: int = 0, newest: int = 0) -> PeerRefused:
     """Return the error with its reason and advice, but with nothing of what was proved.
 
     The versions are those of the other side.
@@ -217,56 +253,45 @@ def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
             )
         case "member":
             return PeerRefused("another member listens at this address")
-    raise BadFrame("the other side refused for an unknown reason")
 
 
-def _fields(received: Received, lead: bytes) -> Sequence[Scalar]:
-    """Return the fields of the frame that is expected next.
+def _made(kind: type[_Frame], *fields: object) -> bytes:
+    """Return a frame. Raises `BadFrame` if the other side would refuse it."""
+    tag = kind.__struct_config__.tag
+    assert isinstance(tag, int)
+    made = frame(lead_of(tag, len(fields)), 0, fields)
+    _decode(made, kind)
+    return made
+
+
+def _answer(received: Received, kind: type[F]) -> F:
+    """Return the server's next frame.
 
     Raises `PeerRefused` if the frame is a refusal, `BadFrame` for any other.
     """
-    found, fields = _decode(received)
-    if found[1] == _REFUSED[1] and lead != _PROOF and len(fields) >= 3:
-        reason, oldest, newest = fields[:3]
-        raise _refused(check_text(reason, 16), _integer(oldest), _integer(newest))
-    if found != lead:
-        raise BadFrame("not the frame that comes next in a handshake")
-    return fields
+    found: F | _Refused = _decode(received, kind | _Refused)
+    if isinstance(found, _Refused):
+        raise _refused(found.reason, found.oldest, found.newest)
+    return found
 
 
-def _decode(received: Received) -> tuple[bytes, Sequence[Scalar]]:
+def _decode(received: Received, kind: type[_Frame] | UnionType) -> Any:
     if len(received) > MAX_HANDSHAKE_BYTES:
         raise BadFrame("no frame of a handshake is so long")
     if bytes_that_follow(received) != len(received) - PREFIX_BYTES:
         raise BadFrame("a frame of another length than it says")
     header = received[PREFIX_BYTES:]
-    lead, number = decode_lead(header, decode_prefix(received)[2])
-    count = (lead[0] & 0x0F) - 2
-    if lead != lead_of(lead[1], count) or number:
+    lead, _ = decode_lead(header, decode_prefix(received)[2])
+    if lead != lead_of(lead[1], (lead[0] & 0x0F) - 2):
         raise BadFrame("not the header of a frame")
-    return lead, decode_fields(header, count)
+    try:
+        return msgpack.decode(header, type=kind)
+    except ValueError as error:  # msgspec's errors, and those of texts
+        raise BadFrame(f"not the frame that comes next in a handshake: {error}") from None
 
 
-def _is_proof(found: Scalar, right: bytes) -> bool:
-    if not isinstance(found, bytes) or len(found) != PROOF_BYTES:
-        raise BadFrame("not a proof")
-    return hmac.compare_digest(found, right)
-
-
-def _nonce(value: Scalar) -> bytes:
-    if not isinstance(value, bytes) or len(value) != NONCE_BYTES:
-        raise BadFrame("not a nonce")
-    return value
-
-
-def _name(value: Scalar) -> str:
-    name = check_text(value, MAX_NAME_BYTES)
-    if not name.isprintable():
-        raise BadFrame("not a printable name")
-    return name
-
-
-def _integer(value: Scalar) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 16:
-        raise BadFrame("not a version")
-    return value
+def _name(text: str) -> str:
+    try:
+        return printable(text, MAX_NAME_BYTES)
+    except ValueError as error:
+        raise BadFrame(str(error)) from None

@@ -24,9 +24,9 @@ import numpy as np
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import Condition, Runtime, Stream
 from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire.frame_header import BadFrame
 from dieselfs.cache.wire.frame_stream import FrameReceiver, receive_greeting
 from dieselfs.cache.wire.frames import (
-    BadFrame,
     answer_number,
     decode_answer,
     encode_answer,

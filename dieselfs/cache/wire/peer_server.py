@@ -16,8 +16,8 @@ from dieselfs.cache.ports.cached_chunks import CachedChunks, NodeStatus
 from dieselfs.cache.ports.members import MemberId
 from dieselfs.cache.ports.runtime import PeerAddress, Running, Runtime, Stream
 from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire.frame_header import BadFrame
 from dieselfs.cache.wire.frame_stream import receive_greeting
-from dieselfs.cache.wire.frames import BadFrame
 from dieselfs.cache.wire.handshake import NONCE_BYTES, ServerHandshake
 from dieselfs.cache.wire.served_connection import MemberList, ServedConnection, Service
 from dieselfs.cache.wire.slow_answers import SlowAnswers

@@ -7,6 +7,7 @@ import random
 import threading
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from dieselfs.cache.membership import view_file
@@ -145,7 +146,7 @@ def test_what_is_well_formed_but_no_view_is_none(
     bad: list[list[object]] = [
         [2, *good[1:]],
         good[:-1],
-        [1, 50, *good[2:]],
+        [1, "50", *good[2:]],
         [1, 50.0, ["a b", "h", 1, 1, ""], *good[3:]],
         [1, 50.0, me, [["a", "h", 0, 1, ""]], *good[4:]],
         [1, 50.0, me, [["a", "h", 1, -1, ""]], *good[4:]],
@@ -154,7 +155,7 @@ def test_what_is_well_formed_but_no_view_is_none(
     ]
     (tmp_path / "peers").mkdir()
     for fields, expected in [(good, True), *((fields, False) for fields in bad)]:
-        body = view_file.msgpack.packb(fields)
+        body = msgpack.packb(fields)
         checksum = view_file.xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
         (tmp_path / "peers" / "view").write_bytes(checksum + body)
         assert (ViewFile(tmp_path, clock).current() is not None) is expected, fields

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import json
+from dataclasses import astuple, fields, replace
+from pathlib import Path
 
 import msgpack
 import pytest
@@ -22,6 +24,7 @@ from dieselfs.cache.ports.task_statistics import (
     TaskStatistics,
 )
 from dieselfs.cache.wire import local_messages
+from dieselfs.cache.wire.fields import block_fields
 from dieselfs.cache.wire.local_messages import (
     MAX_BLOCKS,
     MAX_NAMES,
@@ -31,9 +34,10 @@ from dieselfs.cache.wire.local_messages import (
     decode,
     encode,
 )
-from dieselfs.cache.wire.task_report import MEMBERS_AT_ONCE, joined
+from dieselfs.cache.wire.task_report import MEMBERS_AT_ONCE, joined, task_fields
 from dieselfs.errors import CacheFull, MasterGone, PlanTooLarge
 
+GOLDEN = Path(__file__).parents[3] / "golden" / "local-packets.json"
 WHOLE = CacheBlock(ChunkRef(ChunkId(bytes(range(16))), 64, MAX_WHOLE_BYTES))
 LARGE = ChunkRef(ChunkId(b"\xff" * 16), 64, 1 << 40)
 FILE = FileExtent(LARGE, 1 << 30, CACHE_BLOCK_BYTES + 1, (1 << 64) - 1)
@@ -51,19 +55,21 @@ NAMES = (WHOLE.name, PART.name)
         local_messages.Unmapped((PART.name,) * MAX_NAMES),
         local_messages.Discard(WHOLE.name),
         local_messages.PlanProgress(7),
-        local_messages.Fetch(WHOLE, ahead=False),
-        local_messages.Fetch(PART, ahead=True),
-        local_messages.Prefetch((WHOLE, PART) * (MAX_BLOCKS // 2)),
+        local_messages.Fetch(block_fields(WHOLE), ahead=False),
+        local_messages.Fetch(block_fields(PART), ahead=True),
+        local_messages.Prefetch((block_fields(WHOLE), block_fields(PART)) * (MAX_BLOCKS // 2)),
         local_messages.Expect(NAMES, is_last=True),
         local_messages.SetBudget(0),
         local_messages.FollowPlan("/dev/shm/dieselfs-0/task/plans/1"),
         local_messages.GetStatistics(),
         local_messages.Done(),
         local_messages.RequestFailed("Corrupt", "…", ""),
-        local_messages.StatisticsReported(MemoryStatistics(1, 2, 3, members=4)),
+        local_messages.StatisticsReported(astuple(MemoryStatistics(1, 2, 3, members=4))),
         local_messages.GetTask(48),
         local_messages.TaskReported(None),
-        local_messages.TaskReported(TaskStatistics("task", "on-demand", trouble="port in use")),
+        local_messages.TaskReported(
+            task_fields(TaskStatistics("task", "on-demand", trouble="port in use"), 0)
+        ),
         local_messages.EventsReported(((True, WHOLE.name), (False, PART.name)) * (MAX_NAMES // 2)),
     ],
     ids=lambda message: type(message).__name__,
@@ -90,7 +96,7 @@ def test_a_tasks_statistics_are_told_a_part_of_the_members_at_a_time() -> None:
     )
     parts = []
     for first in range(0, len(whole.members), MEMBERS_AT_ONCE):
-        packet = encode(local_messages.TaskReported(whole, first))
+        packet = encode(local_messages.TaskReported(task_fields(whole, first), first))
         assert len(packet) <= MAX_PACKET_BYTES
         heard = decode(packet)
         assert isinstance(heard, local_messages.TaskReported)
@@ -155,7 +161,7 @@ def test_an_error_of_a_class_that_nobody_knows_travels_as_what_it_derives_from()
 FETCH, MAPPED, PREFETCH, PROGRESS, FAILED, NEWS = (
     msgpack.unpackb(encode(message))[0]
     for message in (
-        local_messages.Fetch(WHOLE, ahead=False),
+        local_messages.Fetch(block_fields(WHOLE), ahead=False),
         local_messages.Mapped(()),
         local_messages.Prefetch(()),
         local_messages.PlanProgress(0),
@@ -228,6 +234,51 @@ def test_any_bytes_are_a_message_or_refused(packet: bytes) -> None:
     except BadPacket:
         return
     assert decode(encode(message)) == message
+
+
+MEMBER = MemberStatistics(
+    *("node-1", "10.0.0.1:7000", 16384, "gpu 1", "up", 0.25), NodeStatus(1, 2, 3, 4, 5, 6, 7, 8, 9)
+)
+TASK = TaskStatistics(
+    "run1",
+    "oneshot",
+    (MEMBER, replace(MEMBER, id="node-2", state="me", answered_s=None)),
+    FillingStatistics(9, 8, 7, 6, 5, 0.5, True),
+    (("read.files_from_peers", 1 << 60),),
+    "é",
+)
+SMALL = CacheBlock(replace(WHOLE.chunk, payload_bytes=1 << 22))
+GOLDEN_MESSAGES = [
+    local_messages.JoinAsMember(b"m" * 16, None),
+    local_messages.JoinAsMember(b"m" * 16, 1 << 40),
+    local_messages.OpenRequests(b"m" * 16),
+    local_messages.Mapped(NAMES),
+    local_messages.Unmapped(()),
+    local_messages.Discard(WHOLE.name),
+    local_messages.PlanProgress(300),
+    local_messages.Fetch(block_fields(SMALL), False),
+    local_messages.Fetch(block_fields(PART), True),
+    local_messages.Prefetch((block_fields(SMALL), block_fields(PART))),
+    local_messages.Expect((WHOLE.name,), True),
+    local_messages.SetBudget(1 << 33),
+    local_messages.FollowPlan("/dev/shm/é"),
+    local_messages.GetStatistics(),
+    local_messages.GetTask(48),
+    local_messages.SuspectPeer("node-2"),
+    local_messages.Done(),
+    local_messages.StillWorking(),
+    local_messages.RequestFailed("NoRoom", "full", "more"),
+    local_messages.StatisticsReported(tuple(range(17))),
+    local_messages.TaskReported(None),
+    local_messages.TaskReported(task_fields(TASK, 0), 0),
+    local_messages.TaskReported(task_fields(TASK, 1), 1),
+    local_messages.EventsReported(((True, WHOLE.name), (False, PART.name))),
+]
+
+
+def test_golden_bytes() -> None:
+    """A master and the processes of its node may be of two releases."""
+    assert [encode(message).hex() for message in GOLDEN_MESSAGES] == json.loads(GOLDEN.read_text())
 
 
 def test_long_lists_go_by_parts() -> None:
