@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog
@@ -128,12 +127,7 @@ class GroupCommit:
     def __enter__(self) -> GroupCommit:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _run(self) -> None:

@@ -150,14 +150,6 @@ def untag(store: ObjectStore, name: str, tag: str) -> None:
     _set(store, dataset, tag, "")
 
 
-def list_tags(store: ObjectStore, name: str) -> list[Tag]:
-    """Return the dataset's current tags by name. `Corrupt` if one cannot be read. One get each."""
-    dataset = _dataset(store, name)
-    found = read_tags(store, dataset)
-    _raise_damaged(found)
-    return current(found, dataset)
-
-
 def resolve(store: ObjectStore, name: str, tag: str) -> Tag:
     """Return the current value of `tag`.
 
@@ -166,7 +158,11 @@ def resolve(store: ObjectStore, name: str, tag: str) -> Tag:
     check_tag_name(tag)
     dataset = _dataset(store, name)
     found = read_tags(store, dataset, tag)
-    _raise_damaged(found)
+    if tag in found.damaged:
+        raise Corrupt(
+            f"{found.damaged[tag]}; set it again with `dlcmd snapshot tag`, "
+            f"or remove it with `dlcmd snapshot untag` ({tag})"
+        )
     return _present(found, dataset, tag)
 
 
@@ -215,11 +211,3 @@ def _present(found: NumberedListing[Tag], dataset: DatasetRef, tag: str) -> Tag:
             return known
     name = dataset.name
     raise NotFound(f"dataset {name} has no tag {tag}: see `dlcmd snapshot ls {name}`")
-
-
-def _raise_damaged(found: NumberedListing[Tag]) -> None:
-    for tag, reason in found.damaged.items():
-        raise Corrupt(
-            f"{reason}; set it again with `dlcmd snapshot tag`, "
-            f"or remove it with `dlcmd snapshot untag` ({tag})"
-        )

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 
 from chunkstore.chunk_writer import SealedChunk
 from chunkstore.errors import BadSource
@@ -87,12 +86,7 @@ class Uploader:
     def __enter__(self) -> Uploader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _store_chunk(self, chunk: SealedChunk) -> None:

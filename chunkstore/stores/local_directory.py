@@ -34,6 +34,7 @@ from chunkstore.stores.object_store import Buffer, ObjectInfo
 _log = logging.getLogger(__name__)
 _TEMPORARY = ".temporary"
 _ABANDONED_AFTER_S = 24 * 3600
+"""Seconds without a write after which a temporary file belongs to a process that was killed."""
 _DROPPED_FROM_BYTES = 1 << 20
 """The size from which a read drops its bytes from the page cache.
 
@@ -161,7 +162,9 @@ class LocalDirectory:
             _log.warning("created a new store at %s", root)
         with suppress(FileExistsError):
             os.mkdir(f"{root}/{_TEMPORARY}")
-        _remove_abandoned(f"{root}/{_TEMPORARY}")
+        with suppress(ChunkStoreError):
+            for abandoned in self.temporary_files(_ABANDONED_AFTER_S):
+                self.remove_temporary_file(abandoned.key)
         with suppress(PermissionError):  # the parent may be searched but not read
             _sync_folder(os.path.dirname(os.path.abspath(root)))
         self._synced_folders.add(root)
@@ -228,16 +231,6 @@ def _raise_unless_absent(error: OSError) -> None:
     """
     if error.errno not in (errno.ENOENT, errno.ENOTDIR):
         raise error
-
-
-def _remove_abandoned(folder: str) -> None:
-    """Remove the temporary files of killed processes: those without a write for a day."""
-    oldest = time.time() - _ABANDONED_AFTER_S
-    with suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
-            with suppress(OSError):
-                if entry.stat().st_mtime < oldest:
-                    os.unlink(entry.path)
 
 
 def _read_all(fd: int, offset: int, length: int) -> bytes:

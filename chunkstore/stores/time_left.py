@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 
 _of_thread = threading.local()
 
@@ -29,12 +28,7 @@ class OperationEnds:
         end = time.monotonic() + self._timeout_s
         _of_thread.end = end if self._outer is None else min(end, self._outer)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         _of_thread.end = self._outer
 
 
