@@ -21,7 +21,7 @@ from dieselfs.checking.chunk_check import ChunkDamage
 from dieselfs.checking.files_hit import snapshot_hits
 from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit
 from dieselfs.checking.store_check import StoredDataset
-from dieselfs.snapshots.lifecycle import PublishedSnapshot, list_local, list_published
+from dieselfs.snapshots.lifecycle import PublishedSnapshot, id_of, list_local, list_published
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 
@@ -57,11 +57,7 @@ def check_snapshots(
     published = list_published(store, name)
     files = list_local(local_folder, name) if local_folder is not None else []
     local = [_check_local(path, stored) for path in files]
-    sound_local = {
-        path.stem.removeprefix(f"{name}-")
-        for path, f in zip(files, local, strict=True)
-        if f is None
-    }
+    sound_local = {id_of(path) for path, f in zip(files, local, strict=True) if f is None}
     findings = [finding for finding in local if finding is not None]
     hits: dict[ChunkId, list[SnapshotHit]] = {}
     for listed in published:

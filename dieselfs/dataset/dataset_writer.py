@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import time
-from types import TracebackType
 
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_writer import (
@@ -158,12 +157,7 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is None:
             self.close()
         else:

@@ -101,15 +101,11 @@ class _Recovery:
     _adopted: Sequence[ChunkRef] = ()
     _entries: int = 0
 
-    @property
-    def _read_only(self) -> bool:
-        return self._options.check or self._options.dry_run
-
     def run(self) -> RecoveryReport:
         history = self._read()
         history.check_exists()
         history = self._with_log(history)
-        if self._read_only and self._log is not None:
+        if self._options.reads_only and self._log is not None:
             return self._report(history)
         dataset = history.check_complete()
         lost = history.lost_chunks()
@@ -126,7 +122,7 @@ class _Recovery:
                 return self._report(history)
         if self._options.until is not None:
             report = self._until(history, dataset, self._options.until)
-        elif self._read_only:
+        elif self._options.reads_only:
             report = self._compare(history, dataset)
         elif self._options.since is not None:
             report = self._since(history, dataset, self._options.since)
@@ -142,7 +138,7 @@ class _Recovery:
         It includes the generations that the index knows and the store has lost.
         """
         plan = stored_plan(self._store, self._name)
-        if plan is not None and self._read_only:
+        if plan is not None and self._options.reads_only:
             raise Conflict(
                 f"a rebuild of lost commits of {self._name} was interrupted",
                 f"finish it with `dlcmd recover {self._name}`",
@@ -165,7 +161,7 @@ class _Recovery:
         if not (self._options.without_commits and history.lost):
             return history
         self._log = plan_log(self._store, history)
-        if self._read_only:
+        if self._options.reads_only:
             return history
         store_plan(self._store, self._log.plan)
         self._moved += carry_out(self._store, self._log.plan)
@@ -174,7 +170,7 @@ class _Recovery:
     def _with_adopted(self, history: History) -> History:
         assert history.dataset is not None
         self._adopted = orphans(self._store, history)
-        if self._read_only or not self._adopted:
+        if self._options.reads_only or not self._adopted:
             return history
         commit_orphans(self._store, history.dataset, history.newest, self._adopted)
         return read_history(self._store, self._name, dataset_id=self._options.dataset_id)
@@ -225,7 +221,7 @@ class _Recovery:
     def _until(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:
         generation = generation_at(history.commits, point)
         commits = history.at(generation)
-        if self._read_only:
+        if self._options.reads_only:
             return self._report(history)
         if self._index is None:
             return self._snapshot(history, dataset, commits)

@@ -45,6 +45,11 @@ class RecoveryOptions:
     spill_folder: Path | None = None
     """The folder for temporary files, by default that of the system."""
 
+    @property
+    def reads_only(self) -> bool:
+        """True if nothing is to be changed."""
+        return self.check or self.dry_run
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:

@@ -48,7 +48,7 @@ class PublishedSnapshot:
 
     @property
     def generation(self) -> int:
-        return int(self.snapshot_id.partition("-")[0])
+        return generation_of(self.snapshot_id)
 
 
 def build(dataset: Dataset, folder: Path, progress: Callable[[int], None] | None = None) -> Path:
@@ -127,6 +127,17 @@ def published_header(store: ObjectStore, name: str, published: PublishedSnapshot
     return decode_header(start, published.size_bytes)
 
 
+def id_of(path: Path) -> str:
+    """Return the id in the name of a local snapshot file, `<dataset>-<generation>-<hash>`."""
+    return "-".join(path.stem.rsplit("-", 2)[1:])
+
+
+def generation_of(snapshot_id: str) -> int:
+    """Return the generation at the start of an id; 0 if there is none."""
+    text = snapshot_id.partition("-")[0]
+    return int(text) if text.isdecimal() else 0
+
+
 def is_called(snapshot_id: str, which: str) -> bool:
     """Return True if `which` is the beginning of the id or of its hash, or its generation.
 
@@ -136,7 +147,7 @@ def is_called(snapshot_id: str, which: str) -> bool:
         return snapshot_id.startswith(which)
     if len(which) >= _SHORTEST_HASH and snapshot_id.partition("-")[2].startswith(which):
         return True
-    return which.isdecimal() and int(snapshot_id.partition("-")[0]) == int(which)
+    return which.isdecimal() and generation_of(snapshot_id) == int(which)
 
 
 def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list[Path]:
@@ -154,7 +165,7 @@ def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list
     ]
     if dataset_id is not None:
         found = [path for path in found if _dataset_id(path) in (dataset_id, None)]
-    return sorted(found, key=_generation_of)
+    return sorted(found, key=lambda path: generation_of(id_of(path)))
 
 
 def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path:
@@ -184,7 +195,7 @@ def find_newer(shown: Snapshot, folder: Path, store: ObjectStore) -> Snapshot | 
     name = shown.dataset.name
     local = list_local(folder, name, shown.dataset.id)
     published = list_published(store, name)
-    generation = max([shown.generation, *map(_generation_of, local)])
+    generation = max([shown.generation, *(generation_of(id_of(path)) for path in local)])
     if published and published[-1].generation > generation:
         return Snapshot.open(pull(store, name, published[-1].snapshot_id, folder))
     return Snapshot.open(local[-1]) if generation > shown.generation else None
@@ -274,11 +285,6 @@ def _dataset_id(path: Path) -> bytes | None:
             return snapshot.dataset.id
     except (OSError, SnapshotRefused):
         return None
-
-
-def _generation_of(path: Path) -> int:
-    text = path.stem.rpartition("-")[0].rpartition("-")[2]
-    return int(text) if text.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,11 @@ def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) ->
     `which` is an id or its beginning, a generation, or a tag.
     """
     which = resolved(which, dataset, store)
-    matching = [path for path in _local(folder, dataset, store) if is_called(path, dataset, which)]
+    matching = [
+        path
+        for path in _local(folder, dataset, store)
+        if lifecycle.is_called(lifecycle.id_of(path), which)
+    ]
     return matching[-1] if matching else pull_snapshot(which, dataset, folder, store)
 
 
@@ -55,11 +59,6 @@ def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectSt
             ),
         )
     return lifecycle.pull(store, dataset, matching[-1], folder)
-
-
-def is_called(path: Path, dataset: str, which: str) -> bool:
-    """Return True if `which` is a local snapshot file's id, its beginning, or its generation."""
-    return lifecycle.is_called(path.stem.removeprefix(f"{dataset}-"), which)
 
 
 def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
@@ -132,7 +131,7 @@ def newest_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValue
         _check_fresh(local[-1], index)
     except SnapshotStale:
         newest = lifecycle.list_published(store, dataset)
-        if not newest or is_called(local[-1], dataset, newest[-1].snapshot_id):
+        if not newest or lifecycle.id_of(local[-1]) == newest[-1].snapshot_id:
             raise
         return _published_fresh(dataset, folder, store, index)
     return local[-1]
@@ -149,7 +148,8 @@ def newest_known(dataset: str, folder: Path, store: ObjectStore) -> Path:
         published: Sequence[lifecycle.PublishedSnapshot] = lifecycle.list_published(store, dataset)
     except ChunkStoreError:
         published = []
-    if published and (not local or _generation(local[-1], dataset) < published[-1].generation):
+    here = lifecycle.generation_of(lifecycle.id_of(local[-1])) if local else -1
+    if published and here < published[-1].generation:
         return lifecycle.pull(store, dataset, published[-1].snapshot_id, folder)
     if local:
         return local[-1]
@@ -172,10 +172,6 @@ def _published_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyV
 def _check_fresh(path: Path, index: KeyValueStore) -> None:
     with Snapshot.open(path) as snapshot:
         lifecycle.check_fresh(snapshot, index)
-
-
-def _generation(path: Path, dataset: str) -> int:
-    return int(path.stem.removeprefix(f"{dataset}-").partition("-")[0])
 
 
 def _local(folder: Path, dataset: str, store: ObjectStore) -> list[Path]:

@@ -20,6 +20,8 @@ from chunkstore.tags import current, read_tags
 from dieselfs.errors import Refused
 from dieselfs.snapshots.lifecycle import (
     PublishedSnapshot,
+    generation_of,
+    id_of,
     list_local,
     list_published,
     published_header,
@@ -52,7 +54,7 @@ class SnapshotVersion:
 
     @property
     def generation(self) -> int:
-        return int(self.snapshot_id.partition("-")[0])
+        return generation_of(self.snapshot_id)
 
     @property
     def order(self) -> tuple[int, str]:
@@ -105,10 +107,7 @@ def list_versions(
     Costs three listings, a get for each tag and lease, and 4 KiB of each snapshot.
     """
     published = {s.snapshot_id: s for s in list_published(store, dataset.name)}
-    files = {
-        path.stem.removeprefix(f"{dataset.name}-"): path
-        for path in list_local(folder, dataset.name, dataset.id)
-    }
+    files = {id_of(path): path for path in list_local(folder, dataset.name, dataset.id)}
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     names: dict[str, list[str]] = {}
     for tag in current(tags, dataset):
@@ -126,7 +125,7 @@ def list_versions(
         version = SnapshotVersion(
             snapshot_id,
             None if header is None else header.updated_ns,
-            in_store.size_bytes if in_store is not None else _size(file),
+            in_store.size_bytes if in_store else file.stat().st_size if file else 0,
             file,
             in_store is not None,
             tuple(names.get(snapshot_id, ())),
@@ -205,7 +204,3 @@ def _header(
             return snapshot.header
     except SnapshotRefused:
         return None
-
-
-def _size(file: Path | None) -> int:
-    return 0 if file is None else file.stat().st_size

@@ -11,7 +11,14 @@ from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.tags import Tag
 from dieselfs.errors import SnapshotNotFound, UsageError
-from dieselfs.snapshots.lifecycle import is_called, list_local, list_published, publish_snapshot
+from dieselfs.snapshots.lifecycle import (
+    generation_of,
+    id_of,
+    is_called,
+    list_local,
+    list_published,
+    publish_snapshot,
+)
 from metadata.errors import DatasetNotFound, SnapshotStale
 
 
@@ -49,11 +56,10 @@ def tag_snapshot(
         raise DatasetNotFound(f"there is no dataset {dataset!r}")
     wanted = None if which is None else resolved(which, dataset, store)
     published = [snapshot.snapshot_id for snapshot in list_published(store, dataset)]
-    files = {
-        path.stem.removeprefix(f"{dataset}-"): path for path in list_local(folder, dataset, ref.id)
-    }
+    files = {id_of(path): path for path in list_local(folder, dataset, ref.id)}
     known = sorted(
-        {i for i in [*published, *files] if wanted is None or is_called(i, wanted)}, key=_generation
+        {i for i in [*published, *files] if wanted is None or is_called(i, wanted)},
+        key=generation_of,
     )
     if not known:
         raise SnapshotNotFound(
@@ -61,12 +67,12 @@ def tag_snapshot(
             f"create one with `dlcmd snapshot create {dataset}`",
         )
     chosen = known[-1]
-    if which is None and _generation(chosen) < newest_generation(store, dataset):
+    if which is None and generation_of(chosen) < newest_generation(store, dataset):
         raise SnapshotStale(
-            f"the newest snapshot of {dataset} is of generation {_generation(chosen)}, but the "
+            f"the newest snapshot of {dataset} is of generation {generation_of(chosen)}, but the "
             "dataset has changed since: "
             f"create a new one with `dlcmd snapshot create {dataset}`, or name this snapshot: "
-            f"{dataset}@{_generation(chosen)}"
+            f"{dataset}@{generation_of(chosen)}"
         )
     if chosen not in published:
         publish_snapshot(store, files[chosen])
@@ -95,7 +101,3 @@ def untag_snapshot(store: ObjectStore, dataset: str, tag: str) -> None:
         raise UsageError(str(error)) from error
     except NotFound as error:
         raise SnapshotNotFound(str(error)) from error
-
-
-def _generation(snapshot_id: str) -> int:
-    return int(snapshot_id.partition("-")[0])

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--merge-small",
+    "small_bytes",
     type=Size(),
     default="1MiB",
     show_default=True,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--chunk-size",
+    "target_bytes",
     type=Size(),
     metavar="SIZE",
     help="Size of the new chunks (default: the dataset's, at least 4 MiB).",
@@ -68,12 +70,9 @@ if TYPE_CHECKING:
 def purge(
     context: CommandContext,
     dataset: str,
-    leave: float,
-    merge_small: int,
     grace: float,
-    chunk_size: int | None,
-    round_bytes: int,
     dry_run: bool,
+    **extent: Any,
 ) -> int:
     """Merge chunks with holes into new chunks, and delete the old ones.
 
@@ -85,14 +84,7 @@ def purge(
     from dieselfs.housekeeping.purge.purge import plan
     from dieselfs.housekeeping.purge.purge_request import PurgeRequest
 
-    request = PurgeRequest(
-        leave=leave,
-        small_bytes=merge_small,
-        grace_s=grace,
-        round_bytes=round_bytes,
-        target_bytes=chunk_size,
-    )
-    name = parse_dataset(dataset)
+    name, request = parse_dataset(dataset), PurgeRequest(grace_s=grace, **extent)
     with context.client(DatasetAddress(name)) as client:
         if dry_run:
             return _print_plan(context.output, name, plan(client.dataset, request))

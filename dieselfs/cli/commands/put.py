@@ -200,7 +200,7 @@ def _listed(
 
 
 def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddress) -> int:
-    from dieselfs.packing.measure import forecast
+    from dieselfs.packing.preflight import forecast
     from dieselfs.packing.source_tree import SourceTree
 
     found = forecast(request)

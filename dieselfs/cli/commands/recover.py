@@ -85,14 +85,10 @@ def recover(
     since: str | None,
     until: str | None,
     to: str | None,
-    check: bool,
-    adopt: bool,
-    without_commits: bool,
-    without_chunks: bool,
     dataset_id: str | None,
     verbose: bool,
-    dry_run: bool,
     yes: bool,
+    **flags: Any,
 ) -> ExitCode:
     """Rebuild the index from the object store alone: all of it, or what is wrong with it.
 
@@ -106,21 +102,17 @@ def recover(
     options = RecoveryOptions(
         since=None if since is None else parse_point(since, now_ns),
         until=None if until is None else parse_point(until, now_ns),
-        check=check,
-        dry_run=dry_run,
-        adopt=adopt,
-        without_commits=without_commits,
-        without_chunks=without_chunks,
         dataset_id=None if dataset_id is None else _parse_dataset_id(dataset_id),
         snapshot_folder=context.snapshot_folder if until is not None else None,
+        **flags,
     )
     with _places(context, to, until) as (store, index):
-        if not (check or dry_run):
+        if not options.reads_only:
             _ask(store, index, name, options, yes=yes)
         with context.progress("recover") as progress:
             report = recover_dataset(store, index, name, options, progress)
     _print(context.output, report, options, verbose)
-    if check or dry_run:
+    if options.reads_only:
         found = report.difference_count or report.log or report.adopted
         return ExitCode.FOUND if found else ExitCode.OK
     return ExitCode.OK
@@ -196,7 +188,7 @@ def _print(output: Output, report: RecoveryReport, options: RecoveryOptions, ver
 
 def _summary(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
     history, state = report.history, report.state
-    would = "would be " if options.check or options.dry_run else ""
+    would = "would be " if options.reads_only else ""
     if report.log is not None:
         log = report.log
         yield (
@@ -238,7 +230,7 @@ def _done(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
         )
     elif options.until is not None:
         yield "the index stays at this generation"
-    elif options.check or options.dry_run:
+    elif options.reads_only:
         count = report.difference_count
         yield (
             f"the index differs in {counted(count, 'record')}" if count else "no differences found"

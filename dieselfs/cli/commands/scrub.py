@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,7 @@ from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
-    from dieselfs.checking import ChunkSample, ScrubReport
+    from dieselfs.checking import ScrubReport
     from metadata.kv.key_value_store import KeyValueStore
 
 
@@ -70,6 +70,7 @@ def scrub(
     that was read is sound, and 7 if something is damaged.
     """
     from dieselfs.checking import ChunkSample
+    from dieselfs.checking.scrub import JOBS
 
     if seed is not None and sample is None:
         raise UsageError("--seed chooses a sample", "add --sample 5%, or leave --seed out")
@@ -79,43 +80,34 @@ def scrub(
             store,
             index,
             parse_dataset(dataset),
-            rate=rate,
+            rate_bytes_per_s=rate,
             sample=ChunkSample(sample, seed) if sample is not None else None,
             restart=restart,
-            jobs=jobs,
+            jobs=jobs or JOBS,
         )
     print_scrub(context, report, all_files=files)
     return exit_code(report.verdict)
 
 
 def run_scrub(
-    context: CommandContext,
-    store: ObjectStore,
-    index: KeyValueStore,
-    name: str,
-    *,
-    rate: int | None = None,
-    sample: ChunkSample | None = None,
-    restart: bool = False,
-    jobs: int | None = None,
+    context: CommandContext, store: ObjectStore, index: KeyValueStore, name: str, **options: Any
 ) -> ScrubReport:
-    """Scrub with the user's progress file, and show the progress."""
+    """Scrub with the user's progress file, and show the progress.
+
+    `options` are those of `dieselfs.checking.scrub`.
+    """
     from dieselfs import checking
-    from dieselfs.checking.scrub import JOBS
 
     with context.progress("scrub") as progress:
         return checking.scrub(
             store,
             index,
             name,
-            rate_bytes_per_s=rate,
-            sample=sample,
-            jobs=jobs or JOBS,
             progress_folder=cache_folder() / "scrub",
             place=context.config.store.value,
-            restart=restart,
             snapshot_folder=context.snapshot_folder,
             progress=progress,
+            **options,
         )
 
 

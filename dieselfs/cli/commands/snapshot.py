@@ -93,7 +93,7 @@ def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
     for listed in lifecycle.list_published(store, name):
         found[listed.snapshot_id] = _record(listed.snapshot_id, listed.size_bytes, None, True)
     for path in lifecycle.list_local(context.snapshot_folder, name):
-        id_ = path.stem.removeprefix(f"{name}-")
+        id_ = lifecycle.id_of(path)
         found[id_] = _record(id_, path.stat().st_size, str(path), id_ in found)
     if not found and ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}")

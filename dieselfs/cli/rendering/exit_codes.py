@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-import chunkstore.errors as store_errors
-import dieselfs.errors as product_errors
-import metadata.errors as index_errors
+import chunkstore.errors as store
+import dieselfs.errors as product
+import metadata.errors as index
 from dieselfs.config import redacted
 
 PROGRAM: Final = "dlcmd"
@@ -57,71 +57,60 @@ MEANINGS: Final = {
 
 _REBUILD: Final = "`dlcmd recover DATASET` repairs or rebuilds the index from the store"
 
-# The first class that matches decides. The hint is for messages that don't say what to do.
-_TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
-    (store_errors.Unavailable, ExitCode.TEMPORARY, "check --store and try again"),
-    (store_errors.Corrupt, ExitCode.INTEGRITY, "restore this object from a copy of the store"),
-    (store_errors.NotFound, ExitCode.FILE_NOT_FOUND, "check the name and --store"),
-    (
-        store_errors.AlreadyExists,
+# The nearest class of an error decides. The hint is for messages that don't say what to do.
+_TABLE: Final[dict[type[BaseException], tuple[ExitCode, str]]] = {
+    store.Unavailable: (ExitCode.TEMPORARY, "check --store and try again"),
+    store.Corrupt: (ExitCode.INTEGRITY, "restore this object from a copy of the store"),
+    store.NotFound: (ExitCode.FILE_NOT_FOUND, "check the name and --store"),
+    store.AlreadyExists: (
         ExitCode.CONFLICT,
         "another writer was faster; run the same command again",
     ),
-    (store_errors.StoreFull, ExitCode.FAILURE, "free space, then run the same command again"),
-    (store_errors.Denied, ExitCode.FAILURE, "check the permissions of the store"),
-    (store_errors.BadSource, ExitCode.FAILURE, "correct the file, then run the same command again"),
-    (store_errors.InvalidPath, ExitCode.USAGE, "rename the file"),
-    (
-        index_errors.IndexUnavailable,
+    store.StoreFull: (ExitCode.FAILURE, "free space, then run the same command again"),
+    store.Denied: (ExitCode.FAILURE, "check the permissions of the store"),
+    store.BadSource: (ExitCode.FAILURE, "correct the file, then run the same command again"),
+    store.InvalidPath: (ExitCode.USAGE, "rename the file"),
+    index.IndexUnavailable: (
         ExitCode.TEMPORARY,
         "check --index and that the server runs, then try again",
     ),
-    (
-        index_errors.RecordCorrupt,
-        ExitCode.INTEGRITY,
-        _REBUILD,
-    ),
-    (
-        index_errors.DatasetNotFound,
+    index.RecordCorrupt: (ExitCode.INTEGRITY, _REBUILD),
+    index.DatasetNotFound: (
         ExitCode.DIRECTORY_NOT_FOUND,
         "see `dlcmd dataset ls`; check --store and --index",
     ),
-    (index_errors.PathNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd ls`"),
-    (index_errors.PathConflict, ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
-    (index_errors.IndexBehind, ExitCode.CONFLICT, _REBUILD),
-    (index_errors.SnapshotRefused, ExitCode.INTEGRITY, "pull or create it again"),
-    (index_errors.KernelImageRefused, ExitCode.INTEGRITY, "delete it: the next mount builds it"),
-    (
-        index_errors.SnapshotStale,
+    index.PathNotFound: (ExitCode.FILE_NOT_FOUND, "see `dlcmd ls`"),
+    index.PathConflict: (ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
+    index.IndexBehind: (ExitCode.CONFLICT, _REBUILD),
+    index.SnapshotRefused: (ExitCode.INTEGRITY, "pull or create it again"),
+    index.KernelImageRefused: (ExitCode.INTEGRITY, "delete it: the next mount builds it"),
+    index.SnapshotStale: (
         ExitCode.CONFLICT,
         "take a new one with `dlcmd snapshot create`, or use --refresh",
     ),
-    (product_errors.UsageError, ExitCode.USAGE, "see `dlcmd --help`"),
-    (
-        product_errors.DirectoryNotFound,
+    product.UsageError: (ExitCode.USAGE, "see `dlcmd --help`"),
+    product.DirectoryNotFound: (
         ExitCode.DIRECTORY_NOT_FOUND,
         "see `dlcmd ls` of the directory above",
     ),
-    (product_errors.SnapshotNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd snapshot ls`"),
-    (
-        product_errors.SsdUnavailable,
+    product.SnapshotNotFound: (ExitCode.FILE_NOT_FOUND, "see `dlcmd snapshot ls`"),
+    product.SsdUnavailable: (
         ExitCode.TEMPORARY,
         "check the disk, or name another folder with --ssd",
     ),
-    (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
-    (product_errors.RegistryUnavailable, ExitCode.TEMPORARY, "check --index and try again"),
-    (product_errors.HistoryDamaged, ExitCode.INTEGRITY, ""),
-    (product_errors.Conflict, ExitCode.CONFLICT, ""),
-    (
-        product_errors.PartialFailure,
+    product.MountpointBusy: (ExitCode.CONFLICT, "see `dlcmd mounts`"),
+    product.RegistryUnavailable: (ExitCode.TEMPORARY, "check --index and try again"),
+    product.HistoryDamaged: (ExitCode.INTEGRITY, ""),
+    product.Conflict: (ExitCode.CONFLICT, ""),
+    product.PartialFailure: (
         ExitCode.PARTIAL,
         "correct what is reported above, then run the same command again",
     ),
-    (product_errors.DieselFSError, ExitCode.FAILURE, ""),
-    (index_errors.MetadataError, ExitCode.FAILURE, ""),
-    (store_errors.ChunkStoreError, ExitCode.FAILURE, ""),
-    (MemoryError, ExitCode.FAILURE, "use fewer --jobs"),
-]
+    product.DieselFSError: (ExitCode.FAILURE, ""),
+    index.MetadataError: (ExitCode.FAILURE, ""),
+    store.ChunkStoreError: (ExitCode.FAILURE, ""),
+    MemoryError: (ExitCode.FAILURE, "use fewer --jobs"),
+}
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 # By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.
@@ -145,33 +134,21 @@ class Failure:
 
     def as_record(self) -> dict[str, object]:
         """Return the JSON record of the failure."""
-        return {
-            "error": self.kind,
-            "message": self.what,
-            "hint": self.hint,
-            "exit_code": int(self.code),
-        }
+        shown = {"error": self.kind, "message": self.what, "hint": self.hint}
+        return {**shown, "exit_code": int(self.code)}
 
 
 def explain(error: BaseException) -> Failure:
     """Return the exit code and one line for any error, expected or not."""
-    for kind, code, hint in _TABLE:
-        if isinstance(error, kind):
-            return Failure(
-                code,
-                _one_line(str(error)) or kind.__name__,
-                _hint(error, hint),
-                type(error).__name__,
-            )
+    for kind in filter(_TABLE.__contains__, type(error).__mro__):
+        code, hint = _TABLE[kind]
+        what = _one_line(str(error)) or kind.__name__
+        return Failure(code, what, _hint(error, hint), type(error).__name__)
     if isinstance(error, OSError):
         return _explain_os_error(error)
     what = _one_line(f"internal error: {type(error).__name__}: {error}")
-    return Failure(
-        ExitCode.FAILURE,
-        what,
-        "run it again with --debug and report what it prints",
-        type(error).__name__,
-    )
+    hint = "run it again with --debug and report what it prints"
+    return Failure(ExitCode.FAILURE, what, hint, type(error).__name__)
 
 
 def _hint(error: BaseException, fallback: str) -> str:

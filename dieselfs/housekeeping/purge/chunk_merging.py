@@ -136,11 +136,8 @@ class Mover:
         Only live files are verified: a damaged dead file does not matter.
         """
         data = memoryview(self._dataset.store.get(chunk_key(self._dataset.ref.name, ref.id)))
-        entries, contents = head.entries, []
-        columns = (entries.offset, entries.length, entries.hash)
-        for offset, length, digest in zip(
-            *(column[positions].tolist() for column in columns), strict=True
-        ):
+        contents = []
+        for offset, length, digest in _places(head, positions):
             start = ref.head_bytes + offset
             content = data[start : start + length]
             if len(content) != length or xxhash.xxh3_64_intdigest(content) != digest:
@@ -151,16 +148,8 @@ class Mover:
         return contents
 
     def _read_files(self, ref: ChunkRef, head: ChunkHead, positions: Positions) -> list[memoryview]:
-        entries = head.entries
-        columns = (entries.offset, entries.length, entries.hash)
-        return self._dataset.reader.read_many(
-            [
-                FileExtent(ref, offset, length, digest)
-                for offset, length, digest in zip(
-                    *(column[positions].tolist() for column in columns), strict=True
-                )
-            ]
-        )
+        files = [FileExtent(ref, *place) for place in _places(head, positions)]
+        return self._dataset.reader.read_many(files)
 
     def _add(
         self, chunk: LoadedChunk, positions: Positions, contents: Sequence[memoryview]
@@ -187,6 +176,12 @@ def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> Chunk
     return ChunkWriter(
         dataset.ref, CHUNK_IDS, uploader.submit, target_bytes=target_bytes, open_chunks=1
     )
+
+
+def _places(head: ChunkHead, positions: Positions) -> Iterator[tuple[int, int, int]]:
+    """Return the offset, length and hash of each of these entries."""
+    columns = (head.entries.offset, head.entries.length, head.entries.hash)
+    return zip(*(column[positions].tolist() for column in columns), strict=True)
 
 
 def _versions(chunk: LoadedChunk, positions: Positions) -> list[Version]:

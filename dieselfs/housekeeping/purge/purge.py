@@ -18,6 +18,7 @@ from typing import Final
 from chunkstore.chunk_format import MAX_ENTRIES
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_listing import chunk_sizes
+from chunkstore.chunk_writer import SealedChunk
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key, dataset_prefix
@@ -195,10 +196,7 @@ class _Purge:
         if not chunks_metadata:
             discard(self.dataset, moved)
             return
-        retirement = retire(self.dataset, chunks_metadata, moved)
-        self.rounds += 1
-        self.chunks_retired += len(chunks_metadata)
-        self.chunks_added += len(retirement.commit.added)
+        self._retire(chunks_metadata, moved)
         self.chunks_dead += sum(
             _is_dead(chunks[chunk_metadata.id.value]) for chunk_metadata in chunks_metadata
         )
@@ -281,12 +279,20 @@ class _Purge:
         ]
         if not chosen:
             return False
-        retirement = retire(self.dataset, chosen, collection=collection)
+        self._retire(chosen, collection=collection)
+        return True
+
+    def _retire(
+        self,
+        chunks_metadata: Sequence[ChunkMetadata],
+        moved: Sequence[SealedChunk] = (),
+        collection: TombstoneCollection | None = None,
+    ) -> None:
+        retirement = retire(self.dataset, chunks_metadata, moved, collection)
         self.rounds += 1
-        self.chunks_retired += len(chosen)
+        self.chunks_retired += len(chunks_metadata)
         self.chunks_added += len(retirement.commit.added)
         self.deletions_dropped += retirement.rewrite.dropped
-        return True
 
     def _read_metadata(
         self, ids: Sequence[ChunkId], chunks: Mapping[bytes, ChunkRecord]

@@ -65,12 +65,10 @@ def choose(
     live bytes of all.
     """
     fills = {chunk_id: ChunkFill.of(chunk_id, record) for chunk_id, record in chunks.items()}
-    holes = sum(fill.hole_bytes for fill in fills.values() if _has_holes(chunks, fill))
+    with_holes = [fill for fill in fills.values() if _has_holes(chunks, fill)]
+    holes = sum(fill.hole_bytes for fill in with_holes)
     allowed = leave * sum(fill.live_bytes for fill in fills.values())
-    by_emptiness = sorted(
-        (fill for fill in fills.values() if _has_holes(chunks, fill)),
-        key=lambda fill: (-fill.emptiness, fill.id),
-    )
+    by_emptiness = sorted(with_holes, key=lambda fill: (-fill.emptiness, fill.id))
     chosen: list[ChunkFill] = []
     for fill in by_emptiness:
         if holes <= allowed and fill.moved_bytes:  # dead chunks are retired anyway

@@ -19,9 +19,8 @@ from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
 from dieselfs.packing import pack as pack_module
 from dieselfs.packing import worker as worker_module
-from dieselfs.packing.measure import forecast
 from dieselfs.packing.pack import pack
-from dieselfs.packing.preflight import preflight
+from dieselfs.packing.preflight import forecast, preflight
 from dieselfs.packing.put_request import FileList, PackProgress, PackRequest
 from dieselfs.packing.source_tree import EntryBatch, SourceTree
 from dieselfs.recovery import RecoveryOptions, read_history, recover
