@@ -7,7 +7,7 @@ PYTEST_ARGS ?= -n 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-ceph soak fuzz simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-ceph soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,6 +43,9 @@ soak: torch  ## half an hour of training while its store and other mounts come a
 
 fuzz: setup  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapshot"
 	@$(PYTHON_IN_VENV) -m tests.fuzz.fuzz $(FUZZ_ARGS)
+
+sanitize: setup  ## the C extension's tests and fuzzer under ASan and UBSan, then TSan
+	@scripts/sanitize.sh
 
 simulate: setup  ## the peer cache under a simulated network and clock: SEEDS=5000 of them, or SEED=123 with a trace
 	@$(PYTHON_IN_VENV) -m tests.simulation.run $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),1000))

@@ -3,7 +3,7 @@
  * metadata/_path_lookup.pyi, the sections in docs/snapshot-format.md.
  *
  * Numbers that come from the map are checked where they are used as an index: a damaged file finds
- * nothing, never another path.
+ * nothing, never another path. All of it runs under the GIL, and nothing is written but results.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -18,6 +18,9 @@
 #define AT_ONCE 64
 
 enum { FILE_INDEX, PARENT, NAME_AT, NAME_BYTES, NAMES, DIRECTORY_PATH_AT, DIRECTORY_PATHS, CHUNK, OFFSET, LENGTH, SECTIONS };
+
+/* The bytes that a number of each section may have, all powers of two, as a set of bits. */
+static const unsigned int widths[SECTIONS] = {4, 4, 4 | 8, 1, 1, 8, 1, 4, 4 | 8, 8};
 
 typedef struct {
     PyObject_HEAD
@@ -36,7 +39,6 @@ typedef struct {
     const uint64_t *path_at;
     const char *paths;
     uint64_t paths_bytes;
-    uint64_t extent_width[3];     /* of chunk, offset and length: only prefetched */
 } FileLookup;
 
 static uint64_t name_at(const FileLookup *self, uint64_t inode)
@@ -75,10 +77,8 @@ static bool has_path(const FileLookup *self, uint64_t inode, PyObject *path)
     uint64_t directory = self->parent[inode], name = name_at(self, inode), name_bytes = self->name_bytes[inode];
     if (directory >= self->directories || name > self->names_bytes || name_bytes > self->names_bytes - name)
         return false;
-    /* The length is huge if the positions are not in order. */
-    uint64_t above = self->path_at[directory], above_bytes = self->path_at[directory + 1] - above;
-    return above <= self->paths_bytes && above_bytes <= self->paths_bytes - above &&
-           above_bytes + name_bytes == (uint64_t)PyBytes_GET_SIZE(path) &&
+    uint64_t above = self->path_at[directory], end = self->path_at[directory + 1], above_bytes = end - above;
+    return above <= end && end <= self->paths_bytes && above_bytes + name_bytes == (uint64_t)PyBytes_GET_SIZE(path) &&
            !memcmp(bytes + above_bytes, self->names + name, name_bytes) && !memcmp(bytes, self->paths + above, above_bytes);
 }
 
@@ -87,14 +87,14 @@ static bool has_path(const FileLookup *self, uint64_t inode, PyObject *path)
 static void prefetch_extent(const FileLookup *self, uint64_t inode)
 {
     for (int i = CHUNK; i <= LENGTH; i++)
-        __builtin_prefetch((const char *)self->sections[i].buf + inode * self->extent_width[i - CHUNK]);
+        __builtin_prefetch((const char *)self->sections[i].buf + inode * self->sections[i].itemsize);
 }
 
 /* Return the inode or None, a new reference. */
 static PyObject *find(const FileLookup *self, uint64_t home, PyObject *path)
 {
-    uint64_t end = home + self->reach < self->index_entries ? home + self->reach : self->index_entries;
-    for (uint64_t at = home; at < end && self->index[at]; at++) {
+    uint64_t left = home < self->index_entries ? self->index_entries - home : 0;
+    for (uint64_t at = home, end = home + (self->reach < left ? self->reach : left); at < end && self->index[at]; at++) {
         uint64_t inode = self->index[at] - 1;
         if (inode >= self->files)
             continue;
@@ -170,7 +170,7 @@ static bool find_block(const FileLookup *self, PyObject *const *paths, Py_ssize_
     Py_ssize_t known = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         __builtin_prefetch(paths[i]);
-        __builtin_prefetch((const char *)paths[i] + LINE_BYTES);
+        __builtin_prefetch((const void *)((uintptr_t)paths[i] + LINE_BYTES)); /* perhaps behind its end */
     }
     for (; known < count && (encoded[known] = encode(paths[known])); known++) {
         if (!find_home(self, encoded[known], &home[known])) {
@@ -201,9 +201,13 @@ static PyObject *files(FileLookup *self, PyObject *sequence)
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(paths);
     PyObject *found = PyList_New(count);
+    if (found)
+        PyObject_GC_UnTrack(found); /* or `digest` could see a list with places that are NULL */
     for (Py_ssize_t first = 0; found && first < count; first += AT_ONCE)
         if (!find_block(self, &PyTuple_GET_ITEM(paths, first), count - first < AT_ONCE ? count - first : AT_ONCE, found, first))
             Py_CLEAR(found);
+    if (found)
+        PyObject_GC_Track(found);
     Py_DECREF(paths);
     return found;
 }
@@ -221,42 +225,71 @@ static void deallocate(FileLookup *self)
     Py_DECREF(type);
 }
 
-static bool take_sections(FileLookup *self)
+/* Get a section's buffer. Return false with an error set. */
+static bool take_section(FileLookup *self, int number, PyObject *object)
 {
-    uint64_t bytes[SECTIONS];
-    for (int i = 0; i < SECTIONS; i++)
-        bytes[i] = self->sections[i].len;
-    self->index = self->sections[FILE_INDEX].buf, self->index_entries = bytes[FILE_INDEX] / 4;
-    self->parent = self->sections[PARENT].buf, self->files = bytes[PARENT] / 4;
-    self->slots = self->files ? 2 * self->files : 1; /* metadata/path_index.py */
-    self->name_at = self->sections[NAME_AT].buf, self->wide_name_at = self->files && bytes[NAME_AT] == self->files * 8;
+    Py_buffer *section = &self->sections[number];
+    if (PyObject_GetBuffer(object, section, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT))
+        return false;
+    const char *format = section->format;
+    bool are_numbers = !format || (*format && strchr("BHILQ", *format) && !format[1]);
+    if (!section->len || (are_numbers && section->itemsize & widths[number] && !((uintptr_t)section->buf % section->itemsize)))
+        return true;
+    PyErr_Format(PyExc_ValueError, "section %d is not an aligned array of unsigned numbers of its width", number);
+    return false;
+}
+
+static uint64_t rows(const FileLookup *self, int number)
+{
+    const Py_buffer *section = &self->sections[number];
+    return section->len ? section->len / section->itemsize : 0; /* an empty array may have any type */
+}
+
+/* Return a heap of bytes: never NULL, which an empty one may be and memcmp must not get. */
+static const char *heap(const FileLookup *self, int number)
+{
+    return self->sections[number].len ? self->sections[number].buf : "";
+}
+
+/* Return false if the sections' lengths do not fit each other. */
+static bool use_sections(FileLookup *self)
+{
+    self->index = self->sections[FILE_INDEX].buf, self->index_entries = rows(self, FILE_INDEX);
+    self->parent = self->sections[PARENT].buf, self->files = rows(self, PARENT);
+    self->slots = self->files ? 2 * self->files : 1; /* metadata/path_index.py; below 2^32 */
+    self->name_at = self->sections[NAME_AT].buf, self->wide_name_at = self->sections[NAME_AT].itemsize == 8;
     self->name_bytes = self->sections[NAME_BYTES].buf;
-    self->names = self->sections[NAMES].buf, self->names_bytes = bytes[NAMES];
-    self->path_at = self->sections[DIRECTORY_PATH_AT].buf, self->directories = bytes[DIRECTORY_PATH_AT] / 8 - 1;
-    self->paths = self->sections[DIRECTORY_PATHS].buf, self->paths_bytes = bytes[DIRECTORY_PATHS];
-    for (int i = CHUNK; i <= LENGTH; i++)
-        self->extent_width[i - CHUNK] = self->files ? bytes[i] / self->files : 0;
-    return self->files <= INT32_MAX && bytes[NAME_BYTES] == self->files && bytes[DIRECTORY_PATH_AT] >= 16 &&
-           (bytes[NAME_AT] == self->files * 4 || bytes[NAME_AT] == self->files * 8);
+    self->names = heap(self, NAMES), self->names_bytes = rows(self, NAMES);
+    self->path_at = self->sections[DIRECTORY_PATH_AT].buf;
+    self->paths = heap(self, DIRECTORY_PATHS), self->paths_bytes = rows(self, DIRECTORY_PATHS);
+    uint64_t positions = rows(self, DIRECTORY_PATH_AT);
+    self->directories = positions - 1;
+    bool fit = self->files <= INT32_MAX && positions >= 2;
+    for (int i = 0; i < SECTIONS; i++)
+        if (i == NAME_AT || i == NAME_BYTES || i >= CHUNK)
+            fit = fit && rows(self, i) == self->files;
+    return fit;
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
+    if (PyTuple_GET_SIZE(arguments) != 2 + SECTIONS || (keywords && PyDict_GET_SIZE(keywords)))
+        return PyErr_Format(PyExc_TypeError, "FileLookup takes a reach, a digest and %d sections", SECTIONS);
+    unsigned long reach = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(arguments, 0));
+    if (PyErr_Occurred())
+        return NULL;
     FileLookup *self = (FileLookup *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    Py_buffer *section = self->sections;
-    unsigned int reach;
-    PyObject *digest;
-    if (PyArg_ParseTuple(arguments, "IOy*y*y*y*y*y*y*y*y*y*", &reach, &digest, &section[FILE_INDEX], &section[PARENT],
-                         &section[NAME_AT], &section[NAME_BYTES], &section[NAMES], &section[DIRECTORY_PATH_AT],
-                         &section[DIRECTORY_PATHS], &section[CHUNK], &section[OFFSET], &section[LENGTH])) {
-        self->digest = Py_NewRef(digest);
-        self->reach = reach;
-        if (take_sections(self))
-            return (PyObject *)self;
+    self->reach = reach;
+    self->digest = Py_NewRef(PyTuple_GET_ITEM(arguments, 1));
+    bool taken = true;
+    for (int i = 0; taken && i < SECTIONS; i++)
+        taken = take_section(self, i, PyTuple_GET_ITEM(arguments, 2 + i));
+    if (taken && use_sections(self))
+        return (PyObject *)self;
+    if (taken)
         PyErr_SetString(PyExc_ValueError, "the sections' lengths do not fit each other");
-    }
     Py_DECREF(self);
     return NULL;
 }

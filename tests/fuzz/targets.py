@@ -53,6 +53,7 @@ from metadata.records import (
 from metadata.snapshot import ROOT, Snapshot
 from metadata.snapshot_format import _FILE_HASH_AT, blank_hashes
 from tests.dieselfs.cache.wire import golden_frames
+from tests.fuzz import path_lookups
 from tests.metadata.snapshot_trees import PETS, build
 
 CHUNK = ChunkId(bytes(range(16)))
@@ -84,6 +85,7 @@ def all_targets() -> list[Target]:
         chunk_records(),
         state_records(),
         snapshots(),
+        path_lookup_sections(),
         packets(),
         plans(),
         peer_frames(),
@@ -322,6 +324,10 @@ def _reseal_snapshot(data: bytes) -> bytes:
     digest = xxhash.xxh3_128_digest(blank_hashes(header) + data[length:])
     body = header[:_FILE_HASH_AT] + digest + header[_FILE_HASH_AT + 16 : -8]
     return body + xxhash.xxh3_64_digest(body) + data[length:]
+
+
+def path_lookup_sections() -> Target:
+    return Target("path-lookup", path_lookups.seeds(), path_lookups.use, (ValueError,))
 
 
 def packets() -> Target:

@@ -1,10 +1,13 @@
 """The look-up in C finds what the one in Python finds, whatever is asked, and never more than that in a damaged snapshot."""
 
+import gc
 import mmap
 import random
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metadata import _path_lookup as extension
 from metadata import path_lookup
 from metadata._path_lookup import FileLookup
 from metadata.path_lookup import EXTENSION_SECTIONS, CompiledPathLookup, PathLookup
@@ -116,10 +120,33 @@ def test_sections_that_do_not_fit_each_other(tmp_path: Path) -> None:
         sections["directory_path_at"] = sections["directory_path_at"][:0]
         with pytest.raises(ValueError, match="do not fit"):
             lookup_of(sections, 1)
+        for reach in (-1, 1 << 64):
+            with pytest.raises(OverflowError):
+                lookup_of(sections_of(snapshot), reach)
     with pytest.raises(TypeError):
         FileLookup(1, digest, b"")
     with pytest.raises(TypeError):
+        FileLookup(1, digest, *[b""] * len(EXTENSION_SECTIONS), path=b"")  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
         FileLookup(1, digest, *[b""] * (len(EXTENSION_SECTIONS) - 1), 5)  # type: ignore[arg-type]
+
+
+def test_sections_of_other_numbers(tmp_path: Path) -> None:
+    """Each section must be an array of unsigned numbers of its width, and aligned."""
+    with Snapshot.open(build(PETS, tmp_path)) as snapshot:
+        sound = sections_of(snapshot)
+    for name, section in sound.items():
+        width = section.itemsize
+        off = np.frombuffer(b"." + section.tobytes(), np.uint8)[1:].view(section.dtype)
+        others = [
+            section.astype(np.uint16),
+            section.astype(f"i{width}"),
+            section.astype(f">u{width}"),
+        ]
+        others += [section.astype(np.float32), np.repeat(section, 2)[::2]]
+        for other in [*(others if width > 1 else others[:2]), *([off] if width > 1 else [])]:
+            with pytest.raises((ValueError, BufferError)):
+                lookup_of(sound | {name: other}, 1)
 
 
 DAMAGE: list[tuple[str, Callable[[npt.NDArray[np.integer]], object]]] = [
@@ -180,6 +207,56 @@ def test_an_index_that_is_too_short(tmp_path: Path) -> None:
             short = lookup_of(sections, 0xFFFFFFFF)
             found = short.files(list(MANY.files))
             assert len([inode for inode in found if inode is not None]) <= length
+
+
+def test_threads_at_once(tmp_path: Path) -> None:
+    """`make sanitize` looks for races here."""
+    asked = [*MANY.files, b"absent", b"long/" * 20_000]
+    with both(build(MANY, tmp_path)) as (fast, plain):
+        expected = plain.files(asked)
+
+        def ask(number: int) -> bool:
+            mine = asked[number:] + asked[:number]
+            return fast.files(mine) == expected[number:] + expected[:number] and all(
+                fast.file(path) == inode and (inode is None or fast.is_path_of(inode, path))
+                for path, inode in zip(asked, expected, strict=True)
+            )
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(4) as threads:
+                assert all(threads.map(ask, range(20)))
+        finally:
+            sys.setswitchinterval(interval)
+
+
+def test_shows_no_list_with_empty_places(tmp_path: Path) -> None:
+    """The digest is Python and could find the list that is being filled."""
+    seen = []
+
+    def looking(path: bytes) -> int:
+        seen.extend(thing for thing in gc.get_objects() if type(thing) is list and len(thing) == 3)
+        return digest(path)
+
+    with Snapshot.open(build(PETS, tmp_path)) as snapshot:
+        sections = [snapshot.numbers(name) for name in EXTENSION_SECTIONS]
+        lookup = FileLookup(snapshot.header.file_index_reach, looking, *sections)
+    found = lookup.files((b"README",) * 3)
+    assert gc.is_tracked(found)
+    assert seen
+    assert not any(thing is found for thing in seen)
+
+
+def test_exports_its_entry_alone() -> None:
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", extension.__file__],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    names = {line.split()[-1] for line in listed.stdout.splitlines()}
+    assert names - {"_init", "_fini"} == {"PyInit__path_lookup"}
 
 
 def test_outlives_the_snapshot(tmp_path: Path) -> None:
