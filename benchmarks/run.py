@@ -40,6 +40,8 @@ QUICK = {
     "bench_accuracy": ["--quick"],
     "bench_ssd_tier": ["--quick"],
     "bench_survival": ["--quick"],
+    "bench_versions": ["--quick"],
+    "bench_worker_start": ["--files", "5000", "--rounds", "1"],
 }
 
 

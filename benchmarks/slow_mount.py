@@ -23,7 +23,7 @@ from chunkstore.stores.resilient import ResilientStore
 from dieselfs.cache.node.task_folder import TaskFolder, default_task
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.fuse.fronts.front_parts import MountOptions
-from dieselfs.fuse.mount import Observed, run_mount
+from dieselfs.fuse.mount import NOTHING_OBSERVED, run_mount
 from dieselfs.fuse.supervision.shutdown import Shutdown
 from dieselfs.fuse.supervision.supervisor import Handed, Supervisor
 from dieselfs.shuffle.order import ShuffleParameters
@@ -64,7 +64,7 @@ def _serve(options: argparse.Namespace, handed: Handed) -> int:
         reader = ChunkReader(ResilientStore(store), snapshot.dataset)
         memory = NodeMemory.open(task, reader, budget_bytes=options.memory, lead=True)
         try:
-            run_mount(snapshot, memory, mount, handed, Observed(), Shutdown())
+            run_mount(snapshot, memory, mount, handed, NOTHING_OBSERVED, Shutdown())
         finally:
             memory.close()
     if options.requests:
