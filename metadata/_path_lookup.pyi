@@ -22,8 +22,8 @@ class FileLookup:
         xxh3_64 of a path.
 
         The last three sections are not read but prefetched: a file's reader asks for them next.
-        Raises `ValueError` unless the sections are aligned arrays of unsigned numbers whose widths are
-        those of docs/snapshot-format.md and whose lengths fit each other.
+        Raises `ValueError` unless the sections are aligned arrays of unsigned numbers, with the
+        widths of docs/snapshot-format.md and with lengths that fit each other.
         """
 
     def file(self, path: str | bytes, /) -> int | None: ...
