@@ -79,10 +79,16 @@ class Dataset:
 
 @contextmanager
 def dataset(
-    files: int, size_bytes: int, folders: int = 100, image: bool = False
+    files: int,
+    size_bytes: int,
+    folders: int = 100,
+    image: bool = False,
+    store: Path | None = None,
 ) -> Iterator[Dataset]:
-    """Made in a scratch folder, which is removed afterwards."""
+    """Made in a scratch folder, which is removed afterwards; the store may lie elsewhere."""
     with scratch("mount") as folder:
+        if store is not None:
+            (folder / "store").symlink_to(store)
         say(f"making {files} files of {size_bytes} bytes")
         try:
             make_tree(folder / "source", files, folders, size_bytes, processes=os.cpu_count() or 1)
@@ -139,11 +145,14 @@ class MountKind:
     options: tuple[str, ...] = ()
     front: str | None = None
     """What it must have chosen; None: an older version, which has one front alone."""
+    source: Path = REPOSITORY
+    """The checkout whose modules it uses, unless it is an older version that is installed."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """An installed version must not find this one's modules."""
-        return {"PYTHONPATH": "" if self.front is None else str(REPOSITORY)}
+        """Another version must not find this one's modules, in the working directory neither."""
+        modules = "" if self.front is None else str(self.source)
+        return {"PYTHONPATH": modules, "PYTHONSAFEPATH": "1"}
 
 
 EROFS = MountKind("erofs", options=("--front", "erofs"), front="erofs")

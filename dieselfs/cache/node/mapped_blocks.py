@@ -50,6 +50,8 @@ class MappedBlocks:
         """The names about which the master may be wrong."""
         self._reporting = threading.Lock()
         self._listeners: tuple[Callable[[str], None], ...] = ()
+        self._evicted: deque[str] = deque()
+        """The names of evicted blocks that are not dropped yet."""
 
     def on_dropped(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the name of each block that is dropped from now on.
@@ -85,6 +87,18 @@ class MappedBlocks:
         if self._views.pop(_key(name), None) is not None:
             for listener in self._listeners:
                 listener(name)
+
+    def note_evicted(self, name: str) -> None:
+        """Note that a block is to be dropped. Any thread may call it with any lock held."""
+        self._evicted.append(name)
+
+    def drop_evicted(self) -> None:
+        """Drop the blocks that were noted."""
+        while self._evicted:
+            try:
+                self.drop(self._evicted.popleft())
+            except IndexError:  # another thread took the last one
+                return
 
     def drop_missing(self, folder: Path) -> None:
         """Drop the maps of all blocks whose files are gone."""

@@ -18,6 +18,7 @@ from typing import Final
 from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
+from dieselfs.cache.node.agreed_budget import AgreedBudget
 from dieselfs.cache.node.background_fetching import Prefetching
 from dieselfs.cache.node.block_eviction import (
     FarthestNextUse,
@@ -27,10 +28,11 @@ from dieselfs.cache.node.block_eviction import (
     policy_of,
 )
 from dieselfs.cache.node.chunk_files import ChunkFiles, FileSystemFull
-from dieselfs.cache.node.events import CacheEvents
+from dieselfs.cache.node.known_damage import KnownDamage
+from dieselfs.cache.node.member_port import MemberPort
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.master_port import CacheObserver, MasterPort, MemoryStatistics
+from dieselfs.cache.ports.master_port import CacheObserver, MemoryStatistics
 from dieselfs.cache.ports.shared_source import SharedSource
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone, NotYetSupported
 from dieselfs.prefetch.prefetcher import PrefetchStatistics
@@ -48,19 +50,12 @@ CLOSE_S: Final = 0.5
 
 Their blocks are not kept in any case.
 """
-DAMAGE_KNOWN_S: Final = 5.0
-"""The time for which a damaged or missing chunk is not fetched again.
-
-Otherwise each of its files would fetch the whole chunk.
-"""
 RECYCLED_SHARE: Final = 16
 """The divisor of the budget that gives the bytes of recycled buffers.
 
 A sixteenth of the budget may exist beside it, in files of evicted blocks, and new blocks are
 written over these files.
 """
-LOOK_AGAIN_S: Final = 10.0
-"""The shortest time between two checks for more room after the file system was full."""
 
 
 class AlreadyLoading(CacheFull):
@@ -107,12 +102,10 @@ class Master:
         self._source = source
         self._shared = source if owns is not None and isinstance(source, SharedSource) else None
         self._owns = nothing_owned if owns is None else owns
+        self._chunks = folder.chunks
         self._files = ChunkFiles(folder.chunks, None if self._shared is None else folder.heads)
         self._follow, self._planned = follow, planned
-        self._own_budget = budget_bytes
-        self._room_found: int | None = None
-        """The bytes that a full file system had for this task; None if it was never full."""
-        self._look_again_at = 0.0
+        self._budget = AgreedBudget(budget_bytes, time.monotonic)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         """Notified when a member has unmapped a block, a file is stored, or `close` is called."""
@@ -120,14 +113,13 @@ class Master:
             budget_bytes, policy_of(policy, self._owns), time.monotonic
         )
         self._in_flight: dict[str, _Flight] = {}
-        self._damaged: dict[str, tuple[float, Exception]] = {}
-        """For each damaged block, the end of the time for which that counts, and its error."""
+        self._damage = KnownDamage()
         self._storing = 0
-        self._members: dict[Hashable, int | None] = {}
-        """The members with the budget that each asks for."""
         self._planner: Hashable = None
         """The member whose plan counts."""
-        self._events = CacheEvents()
+        self._observers: tuple[CacheObserver, ...] = ()
+        self._has_evicted = False
+        """True if observers were told of evictions, and not yet to unmap the blocks."""
         self._prefetching = Prefetching(lambda block: self.fetch(block, ahead=True), prefetchers)
         self._closed = False
         self._hits = self._misses = self._fetches = self._fetched_bytes = 0
@@ -138,11 +130,11 @@ class Master:
         with self._lock:
             self._remove(self._accounting.shrink())
 
-    def member(self) -> MasterPort:
+    def member(self) -> MemberPort:
         """Return the port of one more member. To close the port drops its maps and its budget."""
-        member = _MemberPort(self)
+        member = MemberPort(self, self._chunks)
         with self._lock:
-            self._members[member] = None
+            self._budget.asked[member] = None
         return member
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False, as_owner: bool = False) -> None:
@@ -161,6 +153,7 @@ class Master:
         patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
         counted = ahead or as_owner
         while True:
+            self._release_evicted()
             with self._lock:
                 self._check_open()
                 there = self._is_cached(block)
@@ -174,7 +167,7 @@ class Master:
                     return
                 flight = self._in_flight.get(block.name)
                 if flight is None:
-                    self._check_sound(block.name)
+                    self._damage.check(block.name)
                     if not self._reserve(block, ahead, patient_until):
                         continue
                     mine = self._in_flight[block.name] = self._flight(block, ahead, as_owner)
@@ -220,7 +213,7 @@ class Master:
     def mapped(self, name: str, *, by: Hashable = None) -> None:
         """See `MasterPort`. `by` is the member; None is this process."""
         with self._lock:
-            if by is None or by in self._members:
+            if by is None or by in self._budget.asked:
                 self._accounting.map(by, name)
 
     def unmapped(self, name: str, *, by: Hashable = None) -> None:
@@ -239,6 +232,7 @@ class Master:
             if self._accounting.evict(name):
                 self._remove([name])
                 self._changed.notify_all()
+        self._release_evicted()
 
     def expect(self, names: Sequence[str], *, by: Hashable = None) -> None:
         """See `MasterPort`. The plan of member `by` replaces any other member's plan."""
@@ -260,10 +254,11 @@ class Master:
         """
         with self._changed:
             if by is None:
-                self._own_budget = budget_bytes
-            elif by in self._members:
-                self._members[by] = budget_bytes
+                self._budget.own_bytes = budget_bytes
+            elif by in self._budget.asked:
+                self._budget.asked[by] = budget_bytes
             self._settle_budget()
+        self._release_evicted()
 
     def follow(self, plan: Path) -> None:
         """See `MasterPort`. Raises `NotYetSupported` if the master follows no plans."""
@@ -272,22 +267,15 @@ class Master:
         self._follow(plan)
 
     def listen(self, observer: CacheObserver) -> None:
-        """Tell `observer` of the cached blocks, then of all cache events, in order.
-
-        The thread that calls it holds no lock.
-        """
+        """Tell `observer` of all evictions from now on, in order."""
         with self._lock:
             self._check_open()
-            self._events.listen(observer, self._accounting.names())
+            self._observers = (*self._observers, observer)
 
     def ignore(self, observer: CacheObserver) -> None:
-        """Unsubscribe `observer`.
-
-        It is not called any more when this returns, unless the observer itself calls this.
-        """
+        """Tell `observer` of no eviction any more."""
         with self._lock:
-            wait = self._events.forget(observer)
-        wait()
+            self._observers = tuple(each for each in self._observers if each is not observer)
 
     def statistics(self) -> MemoryStatistics:
         """See `MasterPort`."""
@@ -309,60 +297,47 @@ class Master:
                 evictions=accounting.evictions,
                 evicted_bytes=accounting.evicted_bytes,
                 not_kept=self._not_kept,
-                members=len(self._members),
+                members=len(self._budget.asked),
                 window_bytes=0 if planned is None else planned.window_bytes,
                 late=0 if planned is None else planned.late,
             )
 
-    def close(self, timeout_s: float = 2 * CLOSE_S) -> None:
+    def close(self, timeout_s: float = CLOSE_S) -> None:
         """End all fetches; threads that wait for a block get `MasterGone`.
 
-        When this returns no file is made any more. The threads have ended, except those that the
-        store keeps for longer than `CLOSE_S` each, and `timeout_s` together.
+        When this returns no file is made any more. The prefetching threads have ended, except those
+        that the store keeps for longer than `CLOSE_S` or `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
         with self._changed:
             self._closed = True
             for flight in self._in_flight.values():
                 if not flight.arrived.done():
                     flight.arrived.set_exception(_master_ended())
-            self._members.clear()
+            self._budget.asked.clear()
+            self._observers = ()
             self._changed.notify_all()
             while self._storing:
                 self._changed.wait()
-        self._prefetching.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
-        self._events.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
+        self._prefetching.close(min(CLOSE_S, timeout_s))
 
     def remove_member(self, member: Hashable) -> None:
         """Note that the member has ended."""
         with self._changed:
-            if member not in self._members:
+            if member not in self._budget.asked:
                 return
-            del self._members[member]
+            del self._budget.asked[member]
             self._accounting.unmap_all(member)
             if self._planner is member:
                 self._planner = None
                 self._accounting.expect(None)
             self._settle_budget()
+        self._release_evicted()
 
     # The methods below are called with the lock held.
 
     def _check_open(self) -> None:
         if self._closed:
             raise _master_ended()
-
-    def _check_sound(self, name: str) -> None:
-        known_until, error = self._damaged.get(name, (0.0, None))
-        if error is not None:
-            if time.monotonic() < known_until:
-                raise type(error)(*error.args)  # the traceback of the kept one would grow
-            del self._damaged[name]
-
-    def _note_damage(self, name: str, error: Exception) -> None:
-        now = time.monotonic()
-        self._damaged = {key: kept for key, kept in self._damaged.items() if kept[0] > now}
-        self._damaged[name] = now + DAMAGE_KNOWN_S, error
-        log.error("chunk %s is damaged, so its intact files are read one by one: %s", name, error)
 
     def _is_cached(self, block: CacheBlock) -> bool:
         if block.name not in self._accounting:
@@ -385,11 +360,12 @@ class Master:
         self._remove(asked.evicted)
         if asked.granted:
             return True
-        if self._note_more_room(length):
+        if self._has_more_room(length):
             return False
-        patience = patient_until - time.monotonic()
-        if asked.room_expected and patience > 0 and self._changed.wait(patience):
-            return False
+        if asked.room_expected:
+            patience = patient_until - time.monotonic()
+            if self._has_evicted or (patience > 0 and self._changed.wait(patience)):
+                return False
         self._not_kept += 1
         raise CacheFull(
             f"node memory uses {self._accounting.taken_bytes} of "
@@ -414,40 +390,20 @@ class Master:
         return self._shared is None or self._shared.is_reading_store(block.chunk.id, part)
 
     def _settle_budget(self) -> None:
-        wanted_budgets = [
-            wanted_bytes for wanted_bytes in self._members.values() if wanted_bytes is not None
-        ]
-        budget = max(wanted_budgets, default=self._own_budget)
-        if self._room_found is not None:
-            budget = min(budget, self._room_found)
-        self._accounting.budget_bytes = budget
+        budget = self._accounting.budget_bytes = self._budget.bytes
         self._files.allow_recycled(budget // RECYCLED_SHARE)
         self._remove(self._accounting.shrink())
         self._changed.notify_all()
 
-    def _note_full(self) -> None:
-        """Note that the file system has less room than the budget: others use it too."""
-        if self._room_found is None:
-            log.warning(
-                "the file system of node memory is full at %d of %d bytes; give the task less "
-                "memory with --memory, or enlarge /dev/shm",
-                self._accounting.taken_bytes,
-                self._accounting.budget_bytes,
-            )
-        self._room_found = self._accounting.taken_bytes
-        self._look_again_at = time.monotonic() + LOOK_AGAIN_S
-        self._settle_budget()
+    def _has_more_room(self, length: int) -> bool:
+        """Return whether others have left room for `length` more bytes in the file system."""
 
-    def _note_more_room(self, length: int) -> bool:
-        """Return whether there is room for `length` more bytes by now.
+        def room_bytes() -> int:
+            stored = self._accounting.taken_bytes - self._accounting.reserved_bytes
+            return stored + self._files.free_bytes()
 
-        Others may use the file system less than before.
-        """
-        if self._room_found is None or time.monotonic() < self._look_again_at:
+        if not self._budget.look_again(room_bytes):
             return False
-        self._look_again_at = time.monotonic() + LOOK_AGAIN_S
-        stored = self._accounting.taken_bytes - self._accounting.reserved_bytes
-        self._room_found = max(self._room_found, stored + self._files.free_bytes())
         self._settle_budget()
         return self._accounting.taken_bytes + length <= self._accounting.budget_bytes
 
@@ -460,9 +416,18 @@ class Master:
             return  # the folder may belong to another master by now
         for name in names:
             self._files.remove(name)
-            self._events.evicted(name)
+            for observer in self._observers:
+                observer.evicted(name)
+            self._has_evicted = True
 
     # The methods below are called without the lock.
+
+    def _release_evicted(self) -> None:
+        """Have the evicted blocks unmapped that this process maps."""
+        if self._has_evicted:
+            self._has_evicted = False
+            for observer in self._observers:
+                observer.release_evicted()
 
     def _fetch_from_source(
         self, block: CacheBlock, as_owner: bool
@@ -499,22 +464,23 @@ class Master:
                 self._prefetched += flight.ahead
                 self._fetched_bytes += block.length
                 self._accounting.keep(block.name)
-                self._events.arrived(block.name)
                 self._remove(self._accounting.shrink())
             else:
                 self._accounting.drop(block.name)
                 if isinstance(error, FileSystemFull):
-                    self._note_full()
+                    self._budget.note_full(self._accounting.taken_bytes)
+                    self._settle_budget()
                 self._not_kept += isinstance(error, CacheFull)
                 self._failed_fetches += not isinstance(error, CacheFull)
                 if isinstance(error, Corrupt | NotFound):
-                    self._note_damage(block.name, error)
+                    self._damage.note(block.name, error)
             self._changed.notify_all()
             if not flight.arrived.done():  # not closed meanwhile
                 if isinstance(error, Exception):
                     flight.arrived.set_exception(error)
                 else:
                     flight.arrived.set_result(error is None)
+        self._release_evicted()
         if error is not None:
             raise error
 
@@ -534,44 +500,3 @@ class Master:
 
 def _master_ended() -> MasterGone:
     return MasterGone("the master of this node memory has ended")
-
-
-class _MemberPort:
-    """The `MasterPort` of one member."""
-
-    def __init__(self, master: Master) -> None:
-        self._master = master
-
-    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
-        self._master.fetch(block, ahead=ahead)
-
-    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
-        self._master.prefetch(blocks)
-
-    def mapped(self, name: str) -> None:
-        self._master.mapped(name, by=self)
-
-    def unmapped(self, name: str) -> None:
-        self._master.unmapped(name, by=self)
-
-    def discard(self, name: str) -> None:
-        if not self._master.owns(name):  # other nodes ask for what this one owns
-            self._master.discard(name)
-
-    def expect(self, names: Sequence[str]) -> None:
-        self._master.expect(names, by=self)
-
-    def progress(self, used: int) -> None:
-        self._master.progress(used, by=self)
-
-    def set_budget(self, budget_bytes: int) -> None:
-        self._master.set_budget(budget_bytes, by=self)
-
-    def follow(self, plan: Path) -> None:
-        self._master.follow(plan)
-
-    def statistics(self) -> MemoryStatistics:
-        return self._master.statistics()
-
-    def close(self) -> None:
-        self._master.remove_member(self)

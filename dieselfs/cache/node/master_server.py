@@ -2,9 +2,8 @@
 
 It listens on the socket in the task's folder, for processes of its own user only.
 
-One thread accepts, reads notices and sends cache events, and never waits for a member. A request
-may take as long as a fetch, so every request connection has a thread of its own: as many as there
-are readers that miss at the same time.
+One thread accepts, reads notices and sends cache events, and never waits for a member. Requests
+have threads of their own (`member_requests`).
 """
 
 from __future__ import annotations
@@ -16,45 +15,25 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import astuple, dataclass, field
-from pathlib import Path
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from dieselfs.cache.node.master import Master
+from dieselfs.cache.node.member_port import MemberPort
+from dieselfs.cache.node.member_requests import WORKING_S, MemberRequests, PeerTask
 from dieselfs.cache.node.task_folder import TaskFolder
-from dieselfs.cache.ports.master_port import MasterPort
-from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.wire import packet_socket
-from dieselfs.cache.wire.fields import block_of
 from dieselfs.cache.wire.local_messages import (
     MAX_NAMES,
     BadPacket,
-    Discard,
     Done,
     EventsReported,
-    Expect,
-    Fetch,
-    FollowPlan,
-    GetStatistics,
-    GetTask,
     JoinAsMember,
     Mapped,
     Message,
     OpenRequests,
-    PlanProgress,
-    Prefetch,
-    SetBudget,
-    StatisticsReported,
-    StillWorking,
-    SuspectPeer,
-    TaskReported,
     Unmapped,
-    failure,
 )
-from dieselfs.cache.wire.task_report import task_fields
-from dieselfs.errors import MasterGone
 
 log = logging.getLogger(__name__)
 
@@ -64,37 +43,19 @@ _MAX_BACKLOG: Final = 1 << 17
 A member that leaves more of them unread is disconnected; it may join again.
 """
 
-WORKING_S: Final = 10.0
-"""The time between two signs that a request is still being handled.
-
-It is a third of the time limit of members (`remote_master.ANSWER_TIMEOUT_S`).
-"""
 _END_TIMEOUT_S: Final = 0.5
 """The time limit for fetches at the end: a store that hangs must not keep a mount from ending."""
 
 
-class PeerTask(Protocol):
-    """The node's part in its task's peer cache (`peer_cache.PeerCache`)."""
-
-    def statistics(self) -> TaskStatistics:
-        """Return the statistics of this part."""
-        ...
-
-    def suspect(self, peer: str) -> None:
-        """Stop asking this peer for a while: a process of this node found it failing."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class _MemberConnection:
-    """One member, its connections, and its unsent cache events."""
+    """One member, its connection, and its unsent cache events."""
 
-    port: MasterPort
+    port: MemberPort
     connection: socket.socket
     mapped: set[str] = field(default_factory=set)
     events: deque[tuple[bool, str]] = field(default_factory=deque)
     """The events that are not sent yet. Any thread appends; the server's own thread removes."""
-    requests: set[socket.socket] = field(default_factory=set)
 
 
 class Server:
@@ -111,7 +72,7 @@ class Server:
         `task` is given if the node takes part in a peer cache. Raises `OSError` if the socket
         cannot be made.
         """
-        self._task = task
+        self._requests = MemberRequests(task)
         self._folder = folder
         self._master = master
         self._members: dict[bytes, _MemberConnection] = {}
@@ -119,10 +80,6 @@ class Server:
         """Guards `_members`; notified when a member joins or leaves."""
         self._closing = False
         self._remained = 0
-        self._threads: set[threading.Thread] = set()
-        self._busy: dict[socket.socket, float] = {}
-        """The connections with a request under way, and the time of the last sign of work."""
-        self._report_working_at = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ungreeted: set[socket.socket] = set()
         """The connections that have not sent a greeting yet."""
@@ -154,12 +111,17 @@ class Server:
                 elif not self._changed.wait_for(lambda: bool(self._members), patience_s):
                     return
 
-    def arrived(self, name: str) -> None:
-        """Do nothing: members do not wait for insertions."""
-
     def evicted(self, name: str) -> None:
         """Tell the members that map the block."""
-        self._queue_event(True, name, lambda member: name in member.mapped)
+        with self._changed:
+            told = [member for member in self._members.values() if name in member.mapped]
+            for member in told:
+                member.events.append((True, name))
+            if told and not self._closing:
+                os.eventfd_write(self._wake, 1)
+
+    def release_evicted(self) -> None:
+        """Do nothing: the members themselves unmap what they are told of."""
 
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> int:
         """Disconnect all members, which elect another master; return how many there were.
@@ -171,9 +133,7 @@ class Server:
             self._closing = True
             os.eventfd_write(self._wake, 1)
         self._thread.join()
-        deadline = time.monotonic() + min(_END_TIMEOUT_S, timeout_s)
-        for thread in tuple(self._threads):
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._requests.join(min(_END_TIMEOUT_S, timeout_s))
         os.close(self._wake)
         return self._remained
 
@@ -184,8 +144,8 @@ class Server:
         """
         self._listening.close()
         for member in tuple(self._members.values()):
-            for connection in (member.connection, *member.requests):
-                connection.close()
+            member.connection.close()
+        self._requests.forsake()
         for connection in tuple(self._ungreeted):
             connection.close()
         self._selector.close()
@@ -195,7 +155,7 @@ class Server:
         while not self._closing:
             for key, _ in self._selector.select(WORKING_S / 2):
                 key.data()
-            self._report_working()
+            self._requests.report_working()
         self._folder.socket_path.unlink(missing_ok=True)
         self._listening.close()
         for member_id in tuple(self._members):
@@ -206,18 +166,6 @@ class Server:
         for connection in tuple(self._ungreeted):
             self._drop_ungreeted(connection)
         self._selector.close()
-
-    def _report_working(self) -> None:
-        now = time.monotonic()
-        if now < self._report_working_at:
-            return
-        self._report_working_at = now + WORKING_S / 2
-        with self._changed:
-            for connection, signalled_at in self._busy.items():
-                if now - signalled_at >= WORKING_S:
-                    self._busy[connection] = now
-                    with suppress(OSError):  # the member does not read, or is gone
-                        packet_socket.send(connection, StillWorking(), socket.MSG_DONTWAIT)
 
     def _accept(self) -> None:
         try:
@@ -249,7 +197,7 @@ class Server:
         if isinstance(greeting, JoinAsMember) and greeting.member not in self._members:
             self._join(connection, greeting)
         elif isinstance(greeting, OpenRequests) and greeting.member in self._members:
-            self._open_requests(connection, self._members[greeting.member])
+            self._requests.serve(connection, self._members[greeting.member].port)
         else:
             connection.close()
 
@@ -276,12 +224,10 @@ class Server:
     def _disconnect(self, member_id: bytes) -> None:
         with self._changed:
             member = self._members.pop(member_id)
-            requests = tuple(member.requests)
             self._changed.notify_all()
         self._selector.unregister(member.connection)
         member.connection.close()
-        for connection in requests:
-            _end(connection)
+        self._requests.disconnect(member.port)
         member.port.close()
 
     def _handle_notices(self, member_id: bytes) -> None:
@@ -306,37 +252,11 @@ class Server:
             self._disconnect(member_id)
 
     def _handle_notice(self, member: _MemberConnection, notice: Message) -> None:
-        match notice:
-            case Mapped(names):
-                for name in names:
-                    member.mapped.add(name)
-                    member.port.mapped(name)
-                    # The block may have been evicted before this notice came, and is not evicted
-                    # again.
-                    if not os.path.lexists(self._folder.chunks / name):
-                        member.events.append((True, name))
-            case Unmapped(names):
-                for name in names:
-                    member.mapped.discard(name)
-                    member.port.unmapped(name)
-            case Discard(name):
-                member.port.discard(name)
-            case PlanProgress(used):
-                member.port.progress(used)
-            case _:
-                raise BadPacket(f"a {type(notice).__name__} is not a notice")
-
-    def _queue_event(
-        self, evicted: bool, name: str, concerns: Callable[[_MemberConnection], bool]
-    ) -> None:
-        queued = False
-        with self._changed:
-            for member in self._members.values():
-                if concerns(member):
-                    member.events.append((evicted, name))
-                    queued = True
-            if queued and not self._closing:
-                os.eventfd_write(self._wake, 1)
+        if isinstance(notice, Mapped):
+            member.mapped.update(notice.names)
+        elif isinstance(notice, Unmapped):
+            member.mapped.difference_update(notice.names)
+        member.events.extend((True, name) for name in member.port.notice(notice))
 
     def _send_events(self) -> None:
         try:
@@ -371,98 +291,3 @@ class Server:
             self._selector.modify(
                 member.connection, events, lambda: self._handle_notices(member_id)
             )
-
-    def _open_requests(self, connection: socket.socket, member: _MemberConnection) -> None:
-        connection.setblocking(True)
-        thread = threading.Thread(
-            target=self._answer_all,
-            args=(connection, member),
-            name="node-memory-requests",
-            daemon=True,
-        )
-        with self._changed:
-            member.requests.add(connection)
-            self._threads.add(thread)
-        thread.start()
-
-    def _answer_all(self, connection: socket.socket, member: _MemberConnection) -> None:
-        expected: list[str] = []
-        try:
-            packet_socket.send(connection, Done())
-            while True:
-                request = packet_socket.receive(connection)
-                if isinstance(request, Expect):
-                    expected.extend(request.names)
-                    if request.is_last:
-                        request, expected = Expect(tuple(expected), True), []
-                answer = self._answered(connection, member.port, request)
-                packet_socket.send(connection, answer)
-        except (OSError, BadPacket) as error:
-            if not isinstance(error, ConnectionError):
-                log.warning("closed a member's connection for requests: %s", error)
-        finally:
-            with self._changed:
-                member.requests.discard(connection)
-                self._threads.discard(threading.current_thread())
-            connection.close()
-
-    def _answered(self, connection: socket.socket, port: MasterPort, request: Message) -> Message:
-        with self._changed:
-            self._busy[connection] = time.monotonic()
-        try:
-            if isinstance(request, GetTask):
-                if self._task is None:
-                    return TaskReported(None)
-                first = request.first
-                return TaskReported(task_fields(self._task.statistics(), first), first)
-            if isinstance(request, SuspectPeer):
-                if self._task is not None:
-                    self._task.suspect(request.peer)
-                return Done()
-            return _answer(port, request)
-        finally:
-            with self._changed:  # no sign of work may follow the answer
-                del self._busy[connection]
-
-
-def _answer(port: MasterPort, request: Message) -> Message:
-    """Return the answer to a request. Raises `BadPacket` for any other message."""
-    try:
-        match request:
-            case Fetch(block, ahead):
-                port.fetch(block_of(block), ahead=ahead)
-            case Prefetch(blocks):
-                port.prefetch(tuple(map(block_of, blocks)))
-            case Expect(names, is_last):
-                if is_last:
-                    port.expect(names)
-            case SetBudget(budget_bytes):
-                port.set_budget(budget_bytes)
-            case FollowPlan(plan):
-                port.follow(Path(plan))
-            case GetStatistics():
-                return StatisticsReported(astuple(port.statistics()))
-            case _:
-                raise BadPacket(f"a {type(request).__name__} is not a request")
-    except BadPacket:
-        raise
-    except Exception as error:
-        return _failed(error)
-    return Done()
-
-
-def _failed(error: Exception) -> Message:
-    known = failure(error)
-    if known is None:
-        log.exception("a request failed with an unexpected error")
-        known = failure(MasterGone(f"the master failed: {error!r}; see its log"))
-        assert known is not None
-    return known
-
-
-def _end(connection: socket.socket) -> None:
-    """Wake the thread that reads from the connection; that thread closes it."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass

@@ -97,12 +97,13 @@ class CachedFiles:
         self._blocks.clear()
         self._report_maps()
 
-    def arrived(self, name: str) -> None:
-        """Do nothing: a block is mapped when a peer asks for it."""
-
     def evicted(self, name: str) -> None:
-        """Release the map of a block."""
-        self._blocks.drop(name)
+        """Note that the map of a block is to be released."""
+        self._blocks.note_evicted(name)
+
+    def release_evicted(self) -> None:
+        """Release the maps of evicted blocks."""
+        self._blocks.drop_evicted()
         self._report_maps()
 
     def _mapped(self, name: str) -> memoryview | None:

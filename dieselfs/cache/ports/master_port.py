@@ -121,12 +121,18 @@ class MasterPort(Protocol):
 
 
 class CacheObserver(Protocol):
-    """A subscriber to cache events. A thread of the member's own calls it."""
-
-    def arrived(self, name: str) -> None:
-        """Note that the block was inserted."""
-        ...
+    """A subscriber to the evictions of a master, in the master's process."""
 
     def evicted(self, name: str) -> None:
-        """Note that the block was evicted."""
+        """Note that the block was evicted.
+
+        The master's lock is held: return at once, and call no master.
+        """
+        ...
+
+    def release_evicted(self) -> None:
+        """Unmap the evicted blocks, and tell the master. The lock is not held.
+
+        It is called soon after evictions, and always before a fetch waits for room.
+        """
         ...

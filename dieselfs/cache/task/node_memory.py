@@ -49,8 +49,8 @@ from dieselfs.cache.ports.shared_source import SharedSource
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task.bypass import FULL_WITH_PLAN_S, CacheBypass
 from dieselfs.cache.task.leader import MemorySettings
-from dieselfs.cache.task.remote_master import RemoteMaster
 from dieselfs.cache.task.succession import Succession
+from dieselfs.cache.task.task_master import TaskMaster
 from dieselfs.cache.task.task_session import TaskSession
 from dieselfs.cache.wire.local_messages import Discard, PlanProgress
 from dieselfs.errors import CacheFull, DieselFSError, LocalFileError, MasterGone
@@ -123,7 +123,7 @@ class NodeMemory:
         self._bypass = CacheBypass(self._folder_changed_ns)
         self._blocks = MappedBlocks()
         self._whole = self._blocks.whole
-        self._membership = TaskSession(settings, source, lead, self._joined)
+        self._membership = TaskSession(settings, source, lead, self._joined, self._exchange)
         self._handling_events = threading.Lock()
         self._session = _SessionSettings()
         self._succession: Succession | None = None
@@ -360,7 +360,7 @@ class NodeMemory:
         if len(blocks) > 1:
             master.prefetch(blocks)  # all are fetched at once; then each is waited for
         for block in blocks:
-            self._fetch(master, block, ahead=True)
+            master.fetch(block, ahead=True)
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """Have the blocks fetched in the background, in order, as far as there is room.
@@ -497,7 +497,7 @@ class NodeMemory:
             except MasterGone:
                 return None
             try:
-                self._fetch(master, block)
+                master.fetch(block)
             except CacheFull:
                 if elsewhere:
                     self._bypass.note_full()
@@ -513,12 +513,10 @@ class NodeMemory:
                 return view
         return None
 
-    def _fetch(self, master: RemoteMaster, block: CacheBlock, *, ahead: bool = False) -> None:
-        def exchange() -> None:
-            self._handle_events(master)
-            self._report_maps(master)
-
-        master.fetch(block, ahead=ahead, on_events=exchange)
+    def _exchange(self, master: TaskMaster) -> None:
+        """Drop the blocks that were evicted, and tell the master of maps that are gone."""
+        self._handle_events(master)
+        self._report_maps(master)
 
     def _map(self, block: CacheBlock) -> memoryview | None:
         """Map the block if its file exists. Never wait.
@@ -533,7 +531,7 @@ class NodeMemory:
             _try(lambda: self._report_maps(master))
         return view
 
-    def _handle_events(self, master: RemoteMaster) -> None:
+    def _handle_events(self, master: TaskMaster) -> None:
         if self._handling_events.acquire(blocking=False):
             try:
                 for evicted, name in master.events():
@@ -542,10 +540,10 @@ class NodeMemory:
             finally:
                 self._handling_events.release()
 
-    def _report_maps(self, master: RemoteMaster) -> None:
+    def _report_maps(self, master: TaskMaster) -> None:
         self._blocks.report_changes(lambda notice: master.send_notice(notice, wait=False))
 
-    def _joined(self, master: RemoteMaster) -> None:
+    def _joined(self, master: TaskMaster) -> None:
         """Tell a new master the session settings and the maps.
 
         First drop the blocks that the master before has evicted without this process noticing.
@@ -555,7 +553,7 @@ class NodeMemory:
         try:
             if self._session.expected:
                 master.expect(self._session.expected)
-                master.progress(self._session.used)
+                master.send_notice(PlanProgress(self._session.used))
             if self._session.plan is not None:
                 master.follow(self._session.plan)
         except MasterGone:
@@ -565,7 +563,7 @@ class NodeMemory:
                 "the new master of %s does not follow the plan: %s", self._settings.folder, error
             )
 
-    def _ask(self, request: Callable[[RemoteMaster], None]) -> None:
+    def _ask(self, request: Callable[[TaskMaster], None]) -> None:
         """Make a request of the master; drop it if there is none."""
         try:
             request(self._membership.master())

@@ -12,13 +12,13 @@ from typing import Final
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.ports.task_statistics import TaskStatistics
+from dieselfs.cache.task.task_master import TaskMaster
 from dieselfs.cache.wire import packet_socket
 from dieselfs.cache.wire.fields import block_fields
 from dieselfs.cache.wire.local_messages import (
     MAX_BLOCKS,
     MEMBER_ID_BYTES,
     BadPacket,
-    Discard,
     Done,
     EventsReported,
     Expect,
@@ -27,10 +27,8 @@ from dieselfs.cache.wire.local_messages import (
     GetStatistics,
     GetTask,
     JoinAsMember,
-    Mapped,
     Message,
     OpenRequests,
-    PlanProgress,
     Prefetch,
     RequestFailed,
     SetBudget,
@@ -38,7 +36,6 @@ from dieselfs.cache.wire.local_messages import (
     StillWorking,
     SuspectPeer,
     TaskReported,
-    Unmapped,
     batches,
     error_of,
 )
@@ -57,7 +54,7 @@ _IDLE_CONNECTIONS: Final = 4
 
 
 class RemoteMaster:
-    """The `MasterPort` of a member in another process.
+    """The `TaskMaster` of a member in another process.
 
     It is one membership, ended by `close` or with the process, and is never used in a forked child.
 
@@ -65,9 +62,17 @@ class RemoteMaster:
     and cache events share one more connection: they keep their order.
     """
 
-    def __init__(self, path: Path, budget_bytes: int | None = None) -> None:
-        """Join the master that listens at `path`. Raises `MasterGone`."""
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        budget_bytes: int | None = None,
+        exchange: Callable[[TaskMaster], None] | None = None,
+    ) -> None:
+        """Join the master that listens at `path`. Raises `MasterGone`.
+
+        `exchange` is called while a fetch waits and cache events are pending.
+        """
+        self._path, self._exchange = path, exchange
         self._member = secrets.token_bytes(MEMBER_ID_BYTES)
         self._open: set[socket.socket] = set()
         self._idle: list[socket.socket] = []
@@ -77,39 +82,17 @@ class RemoteMaster:
         packet_socket.limit_sends(self._events, ANSWER_TIMEOUT_S)
         self.pid, _ = packet_socket.peer(self._events)
 
-    def fetch(
-        self, block: CacheBlock, *, ahead: bool = False, on_events: Callable[[], None] | None = None
-    ) -> None:
-        """See `MasterPort`.
-
-        `on_events` is called while this waits and cache events are pending: the room that it waits
-        for may be mapped by this process.
-        """
-        self._ask(Fetch(block_fields(block), ahead), on_events=on_events)
+    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
+        """See `TaskMaster`."""
+        self._ask(Fetch(block_fields(block), ahead), handles_events=True)
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """See `MasterPort`."""
         self._ask(*(Prefetch(part) for part in batches([*map(block_fields, blocks)], MAX_BLOCKS)))
 
-    def mapped(self, name: str) -> None:
-        """See `MasterPort`."""
-        self.send_notice(Mapped((name,)))
-
-    def unmapped(self, name: str) -> None:
-        """See `MasterPort`."""
-        self.send_notice(Unmapped((name,)))
-
-    def discard(self, name: str) -> None:
-        """See `MasterPort`."""
-        self.send_notice(Discard(name))
-
     def expect(self, names: Sequence[str]) -> None:
         """See `MasterPort`."""
         self._ask(*(Expect(part, False) for part in batches(names)), Expect((), True))
-
-    def progress(self, used: int) -> None:
-        """See `MasterPort`."""
-        self.send_notice(PlanProgress(used))
 
     def set_budget(self, budget_bytes: int) -> None:
         """See `MasterPort`."""
@@ -127,10 +110,7 @@ class RemoteMaster:
         return MemoryStatistics(*answer.counts)
 
     def task_statistics(self) -> TaskStatistics | None:
-        """Return the statistics of the node's part in its task's peer cache; None if it has none.
-
-        It takes 0.3 ms, and as much again for each 48 members.
-        """
+        """See `TaskMaster`. It takes 0.3 ms, and as much again for each 48 members."""
         parts: list[TaskFields] = []
         while True:
             first = len(parts) * MEMBERS_AT_ONCE
@@ -144,17 +124,11 @@ class RemoteMaster:
                 return joined(parts)
 
     def suspect(self, peer: str) -> None:
-        """Report that a peer of the task failed to answer.
-
-        When this returns, the master does not ask the peer for a while.
-        """
+        """See `TaskMaster`."""
         self._ask(SuspectPeer(peer))
 
     def send_notice(self, notice: Message, *, wait: bool = True) -> bool:
-        """Send a notice; return False if that would have to wait and may not.
-
-        Raises `MasterGone`, also if it waits too long.
-        """
+        """See `TaskMaster`."""
         try:
             packet_socket.send(self._events, notice, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError as error:
@@ -166,10 +140,7 @@ class RemoteMaster:
         return True
 
     def events(self) -> Sequence[tuple[bool, str]]:
-        """Return the pending cache events in order, as (evicted, name).
-
-        One thread at a time may call it. Raises `MasterGone`.
-        """
+        """See `TaskMaster`."""
         items: list[tuple[bool, str]] = []
         try:
             while True:
@@ -194,7 +165,7 @@ class RemoteMaster:
         self._close_connection(self._events)
 
     def forsake(self) -> None:
-        """Close the copies of the connections in a forked child; the parent keeps its own."""
+        """See `TaskMaster`."""
         self.is_gone = True
         for connection in tuple(self._open):
             connection.close()
@@ -203,7 +174,7 @@ class RemoteMaster:
         self,
         *requests: Message,
         timeout_s: float | None = None,
-        on_events: Callable[[], None] | None = None,
+        handles_events: bool = False,
     ) -> Message:
         """Make the requests in order on one connection; return the answer to the last one."""
         answer: Message = Done()
@@ -213,7 +184,7 @@ class RemoteMaster:
             connection.settimeout(timeout_s or ANSWER_TIMEOUT_S)
             for request in requests:
                 packet_socket.send(connection, request)
-                answer = self._answer(connection, on_events)
+                answer = self._answer(connection, handles_events)
                 if isinstance(answer, RequestFailed):
                     break
         except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
@@ -229,15 +200,15 @@ class RemoteMaster:
             raise error_of(answer)
         return answer
 
-    def _answer(self, connection: socket.socket, on_events: Callable[[], None] | None) -> Message:
+    def _answer(self, connection: socket.socket, handles_events: bool) -> Message:
         while True:
-            if on_events is not None:
-                self._wait(connection, on_events)
+            if handles_events and self._exchange is not None:
+                self._wait(connection, self._exchange)
             answer = packet_socket.receive(connection)
             if not isinstance(answer, StillWorking):
                 return answer
 
-    def _wait(self, connection: socket.socket, on_events: Callable[[], None]) -> None:
+    def _wait(self, connection: socket.socket, exchange: Callable[[TaskMaster], None]) -> None:
         """Wait until there is an answer, or none for too long."""
         answer = connection.fileno()
         waiting = select.poll()
@@ -247,7 +218,7 @@ class RemoteMaster:
             ready = waiting.poll(ANSWER_TIMEOUT_S * 1000)
             if not ready or any(fd == answer for fd, _ in ready):
                 return
-            on_events()
+            exchange(self)
 
     def _take_connection(self) -> socket.socket:
         try:

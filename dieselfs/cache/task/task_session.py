@@ -24,8 +24,10 @@ from chunkstore.chunk_source import ChunkSource
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task import master_process
 from dieselfs.cache.task.leader import Leader, MemorySettings
+from dieselfs.cache.task.local_master import LocalMaster
 from dieselfs.cache.task.master_process import SourceNotPortable
 from dieselfs.cache.task.remote_master import CONNECT_TIMEOUT_S, RemoteMaster
+from dieselfs.cache.task.task_master import TaskMaster
 from dieselfs.cache.wire import packet_socket
 from dieselfs.errors import DieselFSError, MasterGone
 
@@ -54,20 +56,22 @@ class TaskSession:
         settings: MemorySettings,
         source: ChunkSource,
         lead: bool,
-        joined: Callable[[RemoteMaster], None],
+        joined: Callable[[TaskMaster], None],
+        exchange: Callable[[TaskMaster], None],
     ) -> None:
         """`joined` is called with each master that is found, before any other code gets it.
 
-        It may raise `MasterGone`.
+        `exchange` is called while a fetch waits, and has cache events of that master handled. Both
+        may raise `MasterGone`.
         """
         self.settings = settings
         self.joins = 0
         self._source = source
         self._leads = lead
         self._starts_helpers = not lead
-        self._joined = joined
+        self._joined, self._exchange = joined, exchange
         self._leader: Leader | None = None
-        self._master: RemoteMaster | None = None
+        self._master: TaskMaster | None = None
         self._electing = threading.Lock()
         self._try_again_at = 0.0
         self._closed = False
@@ -80,14 +84,14 @@ class TaskSession:
         """The folder of the task."""
         return self.settings.folder
 
-    def current(self) -> RemoteMaster | None:
+    def current(self) -> TaskMaster | None:
         """Return the master if this process has one now. Never wait."""
         master = self._master
         if master is None or master.is_gone or self._pid != os.getpid():
             return None
         return master
 
-    def master(self) -> RemoteMaster:
+    def master(self) -> TaskMaster:
         """Return the master, or elect another one if it is gone.
 
         Raises `MasterGone`, after some seconds or at once.
@@ -161,13 +165,13 @@ class TaskSession:
         self._leads = False
         self._master = self._leader = None
 
-    def _elect(self) -> RemoteMaster:
+    def _elect(self) -> TaskMaster:
         can_found = self._leads or self._starts_helpers
         deadline = time.monotonic() + (PATIENCE_S if can_found else 0.0)
         pause_s = 0.005
         while True:
             try:
-                master = RemoteMaster(self.folder.socket_path, self.settings.budget_bytes)
+                master = self._join()
                 try:
                     self._joined(master)
                 except BaseException:
@@ -179,8 +183,16 @@ class TaskSession:
                 if self._closed or time.monotonic() > deadline:
                     raise
             self._ensure_master()
-            time.sleep(pause_s * random.uniform(0.5, 1.0))  # all members notice at the same time
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if self._leader is None:  # all members notice at the same time
+                time.sleep(pause_s * random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _join(self) -> TaskMaster:
+        """Join the master of this process, or the one that listens at the task's socket."""
+        budget_bytes = self.settings.budget_bytes
+        if self._leader is not None:
+            return LocalMaster(self._leader, budget_bytes, self._exchange)
+        return RemoteMaster(self.folder.socket_path, budget_bytes, self._exchange)
 
     def _ensure_master(self) -> None:
         """Lead or start a helper, if this process does that and no other one is doing it now."""

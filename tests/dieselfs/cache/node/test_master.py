@@ -337,7 +337,7 @@ def test_a_full_file_system_lowers_the_budget(
     monkeypatch.setattr(of._files, "free_bytes", lambda: room - stored())
     with pytest.raises(CacheFull):
         of.fetch(block_of(2))
-    of._look_again_at = 0.0
+    of._budget._look_again_at = 0.0
     of.fetch(block_of(2))
     assert of.statistics().budget_bytes == 4500
 
@@ -498,106 +498,66 @@ def test_plans_are_handed_on(made: Made, tmp_path: Path) -> None:
         made().follow(tmp_path)
 
 
-# News
+# Evictions
 
 
 class Log:
-    """Implements `CacheObserver`; calls back into the master."""
+    """Implements `CacheObserver`, as a process that maps each block does."""
 
     def __init__(self, of: Master) -> None:
         self.of = of
-        self.heard: list[tuple[str, str]] = []
-
-    def arrived(self, name: str) -> None:
-        self.of.mapped(name)
-        self.heard.append(("arrived", name))
+        self.heard: list[str] = []
+        self.unmapped: list[str] = []
 
     def evicted(self, name: str) -> None:
-        self.heard.append(("evicted", name))
-        self.of.unmapped(name)
+        self.heard.append(name)
+
+    def release_evicted(self) -> None:
+        for name in self.heard[len(self.unmapped) :]:
+            self.of.unmapped(name)
+            self.unmapped.append(name)
 
 
-def test_observers_hear_of_all_that_comes_and_goes_in_order(made: Made) -> None:
+def test_observers_hear_of_all_evictions_in_order(made: Made) -> None:
     of = made(budget_bytes=2000, policy="lru")
     of.fetch(block_of(0))
     log = Log(of)
     of.listen(log)
-    heard = [("arrived", block_of(0).name)]
     for number in range(1, 20):
-        eventually(lambda: log.heard == heard)
-        of.fetch(block_of(number), ahead=True)
-        if number > 1:
-            heard.append(("evicted", block_of(number - 2).name))
-        heard.append(("arrived", block_of(number).name))
-    eventually(lambda: log.heard == heard)
+        of.fetch(block_of(number))
+        assert log.heard == [block_of(evicted).name for evicted in range(number - 1)]
+    assert log.unmapped == log.heard
     of.ignore(log)
     of.discard(block_of(19).name)
-    assert log.heard == heard
+    assert block_of(19).name not in log.heard
 
 
-def test_an_observer_that_fails_or_hangs_delays_nobody(
-    made: Made, caplog: pytest.LogCaptureFixture
+def test_no_fetch_waits_for_room_that_its_own_process_maps(
+    made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = made()
-    goes_on = threading.Event()
-
-    class Hangs(Log):
-        def arrived(self, name: str) -> None:
-            assert goes_on.wait(DEADLINE_S)
-
-    class Fails(Log):
-        def arrived(self, name: str) -> None:
-            self.heard.append(("arrived", name))
-            raise RuntimeError("odd")
-
-    fails = Fails(of)
-    of.listen(Hangs(of))
-    of.listen(fails)
-    for number in range(3):
+    monkeypatch.setattr(master, "READER_PATIENCE_S", 0.0)
+    of = made(budget_bytes=2000, policy="lru")
+    log = Log(of)
+    of.listen(log)
+    for number in range(20):
         of.fetch(block_of(number))
-    eventually(lambda: len(fails.heard) == 3)
-    goes_on.set()
-    assert caplog.text.count("an observer of node memory failed") == 3
+        of.mapped(block_of(number).name)
+    assert of.statistics().not_kept == 0
+    assert log.unmapped == [block_of(number).name for number in range(18)]
 
 
-def test_who_is_ignored_hears_no_more_of_what_was_waiting(made: Made) -> None:
-    of = made()
-    goes_on, begun = threading.Event(), threading.Event()
-
-    class Slow(Log):
-        def arrived(self, name: str) -> None:
-            self.heard.append(("arrived", name))
-            begun.set()
-            assert goes_on.wait(DEADLINE_S)
-
-    slow = Slow(of)
-    of.listen(slow)
-    for number in range(3):
+def test_what_is_evicted_without_a_fetch_is_unmapped_at_once(made: Made) -> None:
+    of = made(budget_bytes=2000)
+    log = Log(of)
+    of.listen(log)
+    for number in range(2):
         of.fetch(block_of(number))
-    assert begun.wait(DEADLINE_S)
-    with ThreadPoolExecutor(1) as pool:
-        ignored = pool.submit(of.ignore, slow)
-        eventually(lambda: not of._events._listeners)
-        assert not ignored.done()
-        goes_on.set()
-        ignored.result(DEADLINE_S)
-    assert len(slow.heard) == 1
-
-
-def test_an_observer_may_end_itself(made: Made) -> None:
-    of = made()
-
-    class Once(Log):
-        def arrived(self, name: str) -> None:
-            self.heard.append(("arrived", name))
-            self.of.ignore(self)
-
-    once = Once(of)
-    of.listen(once)
-    of.fetch(block_of(1))
-    eventually(lambda: len(once.heard) == 1)
-    of.fetch(block_of(2))
-    assert len(once.heard) == 1
+        of.mapped(block_of(number).name)
+    of.discard(block_of(0).name)
+    assert log.unmapped == [block_of(0).name]
+    of.set_budget(0)
+    assert log.unmapped == [block_of(0).name, block_of(1).name]
+    assert of.statistics().cached_bytes == 0
 
 
 # The end

@@ -16,6 +16,7 @@ import pytest
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
 from dieselfs.cache.node import master_server as server_module
+from dieselfs.cache.node import member_requests
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.master_server import Server
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -27,9 +28,12 @@ from dieselfs.cache.wire import packet_socket
 from dieselfs.cache.wire.local_messages import (
     MAX_NAMES,
     MEMBER_ID_BYTES,
+    Discard,
     JoinAsMember,
     Mapped,
     OpenRequests,
+    PlanProgress,
+    Unmapped,
     batches,
     encode,
 )
@@ -187,14 +191,14 @@ def test_evicted_bytes_count_until_their_member_has_unmapped_them_or_left(
         for number in (1, 2):
             member.fetch(block(number))
         with joined(folder) as other:
-            member.mapped(block(1).name)
-            other.mapped(block(2).name)
+            member.send_notice(Mapped((block(1).name,)))
+            other.send_notice(Mapped((block(2).name,)))
             eventually(lambda: all(each.mapped for each in server._members.values()), "both maps")
             for number in (1, 2):
-                member.discard(block(number).name)
+                member.send_notice(Discard(block(number).name))
             eventually(lambda: member.statistics().blocks == 0, "no piece")
             assert member.statistics().cached_bytes == 2 * CHUNK_BYTES
-            member.unmapped(block(1).name)
+            member.send_notice(Unmapped((block(1).name,)))
             eventually(lambda: member.statistics().cached_bytes == CHUNK_BYTES, "one less")
         eventually(lambda: member.statistics().cached_bytes == 0, "nothing held")
 
@@ -205,11 +209,11 @@ def test_a_member_hears_of_what_it_maps_when_that_is_evicted(
     with joined(folder) as member, joined(folder) as other:
         for number in (1, 2, 3):
             member.fetch(block(number))
-        member.mapped(block(1).name)
-        other.mapped(block(2).name)
+        member.send_notice(Mapped((block(1).name,)))
+        other.send_notice(Mapped((block(2).name,)))
         eventually(lambda: member.statistics().members == 2, "both")
         for number in (3, 2, 1):
-            member.discard(block(number).name)
+            member.send_notice(Discard(block(number).name))
         assert heard(member, lambda events: set(events) == {(True, block(1).name)})
         assert heard(other, lambda events: set(events) == {(True, block(2).name)})
 
@@ -218,7 +222,7 @@ def test_what_was_evicted_before_it_was_said_to_be_mapped_is_heard_too(
     folder: TaskFolder, server: Server
 ) -> None:
     with joined(folder) as member:
-        member.mapped(block(1).name)
+        member.send_notice(Mapped((block(1).name,)))
         assert heard(member, lambda events: events == [(True, block(1).name)])
 
 
@@ -267,12 +271,13 @@ def test_a_fetch_that_takes_longer_than_a_hanging_master_is_borne_goes_on(
 ) -> None:
     """A store that is out keeps it waiting, and the master says that it works."""
     monkeypatch.setattr(remote_master, "ANSWER_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(server_module, "WORKING_S", 0.1)
+    for module in (server_module, member_requests):
+        monkeypatch.setattr(module, "WORKING_S", 0.1)
     source.gate = Path(f"{source.log}.gate")
     with closing(Server(folder, master)), joined(folder) as member:
         opening = threading.Timer(2.2, source.gate.touch)
         opening.start()
-        member.fetch(block(1), on_events=lambda: None)
+        member.fetch(block(1))
         opening.join()
         assert source.payloads == 1
 
@@ -310,7 +315,7 @@ def test_a_plan_of_any_length_can_be_expected(
                 member.fetch(block(number))
             except CacheFull:
                 assert number == 3
-        member.progress(1)  # 1 is done with
+        member.send_notice(PlanProgress(1))  # 1 is done with
         eventually(lambda: fetches(member, block(3)), "room for the next one")
         assert sorted(os.listdir(folder.chunks)) == sorted([block(2).name, block(3).name])
 

@@ -1,0 +1,97 @@
+"""The port of a master to one of its members, and the member's notices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.master_port import MemoryStatistics
+from dieselfs.cache.wire.local_messages import (
+    BadPacket,
+    Discard,
+    Mapped,
+    Message,
+    PlanProgress,
+    Unmapped,
+)
+
+if TYPE_CHECKING:
+    from dieselfs.cache.node.master import Master
+
+
+class MemberPort:
+    """The `MasterPort` of one member in the master's process: of this process or over a socket."""
+
+    def __init__(self, master: Master, chunks: Path) -> None:
+        """`chunks` is the folder of cache blocks."""
+        self._master, self._chunks = master, chunks
+
+    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
+        """See `MasterPort`."""
+        self._master.fetch(block, ahead=ahead)
+
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        """See `MasterPort`."""
+        self._master.prefetch(blocks)
+
+    def mapped(self, name: str) -> None:
+        """See `MasterPort`."""
+        self._master.mapped(name, by=self)
+
+    def unmapped(self, name: str) -> None:
+        """See `MasterPort`."""
+        self._master.unmapped(name, by=self)
+
+    def discard(self, name: str) -> None:
+        """See `MasterPort`."""
+        if not self._master.owns(name):  # other nodes ask for what this one owns
+            self._master.discard(name)
+
+    def expect(self, names: Sequence[str]) -> None:
+        """See `MasterPort`."""
+        self._master.expect(names, by=self)
+
+    def progress(self, used: int) -> None:
+        """See `MasterPort`."""
+        self._master.progress(used, by=self)
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """See `MasterPort`."""
+        self._master.set_budget(budget_bytes, by=self)
+
+    def follow(self, plan: Path) -> None:
+        """See `MasterPort`."""
+        self._master.follow(plan)
+
+    def statistics(self) -> MemoryStatistics:
+        """See `MasterPort`."""
+        return self._master.statistics()
+
+    def close(self) -> None:
+        """See `MasterPort`."""
+        self._master.remove_member(self)
+
+    def notice(self, notice: Message) -> Sequence[str]:
+        """Pass on a notice of the member.
+
+        Return the blocks that it maps and that were evicted before: no event will tell it so.
+        Raises `BadPacket` for a message that is no notice.
+        """
+        match notice:
+            case Mapped(names):
+                for name in names:
+                    self.mapped(name)
+                return [name for name in names if not os.path.lexists(self._chunks / name)]
+            case Unmapped(names):
+                for name in names:
+                    self.unmapped(name)
+            case Discard(name):
+                self.discard(name)
+            case PlanProgress(used):
+                self.progress(used)
+            case _:
+                raise BadPacket(f"a {type(notice).__name__} is not a notice")
+        return ()
