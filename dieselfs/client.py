@@ -298,9 +298,7 @@ class Client:
         """
         if self._memory is not None:
             return
-        settings = client_settings(
-            memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd
-        )
+        settings = client_settings(memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd)
         self._stack = ReadStack(self.dataset.ref, self.dataset.store, settings, self._expected)
         self._memory = self._stack.open_memory(join=self._snapshot is not None)
         self._make_reader()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,9 +26,9 @@ from msgspec import Meta, msgpack
 
 from dieselfs.cache.ports.member_record import MemberRow, member_fields, member_from
 from dieselfs.cache.ports.members import View
-from dieselfs.cache.ports.secret import MIN_BYTES, TaskSecret
+from dieselfs.cache.ports.secret import TaskSecret, read_secret_file
 from dieselfs.cache.wire.messages import MAX_MEMBERS
-from dieselfs.errors import LocalFileError
+from dieselfs.errors import LocalFileError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,6 @@ stopped.
 """
 _MAX_BYTES: Final = 1 << 20
 """The limit of the view file: 1,024 members of 650 bytes and their times fit."""
-_MAX_SECRET_BYTES: Final = 4096
 _CHECKSUM_BYTES: Final = 8
 _LIMIT: Final = Meta(max_length=MAX_MEMBERS)
 _Fields: TypeAlias = tuple[
@@ -127,21 +125,13 @@ class ViewFile:
 
         Raises `LocalFileError` if users other than this one can access the file.
         """
-        try:
-            fd = os.open(self._secret, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
+        if not os.path.lexists(self._secret):
             return None
-        except OSError as error:
-            raise LocalFileError(f"cannot read {self._secret}: {error.strerror}") from error
-        with open(fd, "rb") as file:
-            found = os.fstat(fd)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                raise LocalFileError(
-                    f"other users may read {self._secret}",
-                    "remove the file and mount again: the mount writes a new one",
-                )
-            value = file.read(_MAX_SECRET_BYTES)
-        return TaskSecret(value) if len(value) >= MIN_BYTES else None
+        try:
+            return read_secret_file(Path(self._secret))
+        except UsageError as error:
+            hint = "remove the file and mount again: the mount writes a new one"
+            raise LocalFileError(str(error), hint) from error
 
     def _look(self, seen: _Seen, now: float) -> _Seen:
         """Check the file.

@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from chunkstore.errors import ChunkStoreError, Unavailable
-from dieselfs.cache.node.master import AlreadyLoading
+from dieselfs.cache.node.master import AlreadyLoading, Master
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.runtime import Running, Runtime
 from dieselfs.cache.ports.task_statistics import FillingStatistics
@@ -34,29 +34,13 @@ STORE_PAUSE_S: Final = 1.0
 """The pause after the store did not answer, although the fetch waited as long as a reader would."""
 
 
-class FilledMemory(Protocol):
-    """The part of a `Master` that filling needs."""
-
-    def is_cached(self, block: CacheBlock) -> bool:
-        """Return whether the block is cached."""
-        ...
-
-    def fetch(self, block: CacheBlock, *, ahead: bool, as_owner: bool) -> None:
-        """Load a block. See `Master.fetch`."""
-        ...
-
-    def readers_wait(self) -> bool:
-        """Return whether a reader waits for a fetch."""
-        ...
-
-
 class Oneshot:
     """The filling of one node's share. Thread-safe.
 
     Its threads begin with the first `fill`, and end with `close`.
     """
 
-    def __init__(self, runtime: Runtime, memory: FilledMemory, at_once: int = AT_ONCE) -> None:
+    def __init__(self, runtime: Runtime, memory: Master, at_once: int = AT_ONCE) -> None:
         self._runtime = runtime
         self._memory = memory
         self._at_once = at_once

@@ -18,9 +18,10 @@ from chunkstore.errors import Corrupt
 from dieselfs.cache.membership.placement import Placement
 from dieselfs.cache.peers.range_batches import RangeBatch, batches, by_chunk
 from dieselfs.cache.peers.routing import MAX_OWNERS_ASKED, Role, owner_of
-from dieselfs.cache.peers.task_peers import Peers, PendingAnswer
+from dieselfs.cache.peers.task_peers import Peers
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.wire.messages import Answer, Data, Failed, NotCached, Request
+from dieselfs.cache.wire.peer_connection import SentRequest
 from dieselfs.errors import PeerBusy, PeerFailed, PeerRefused
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ class PeerRequests:
 
     def _begin(
         self, peers: Peers, peer: Member, batch: RangeBatch, up: set[MemberId]
-    ) -> PendingAnswer | PeerFailed:
+    ) -> SentRequest | PeerFailed:
         if peer.id not in up:
             return PeerFailed(f"{peer.id} has just failed")
         try:

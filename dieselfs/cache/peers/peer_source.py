@@ -36,13 +36,14 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.peers.peer_requests import PeerRequests
 from dieselfs.cache.peers.recent_ranges import RecentRanges
 from dieselfs.cache.peers.routing import Role
-from dieselfs.cache.peers.task_peers import KnownPeers, Peers, PeerSession, TaskPeers
+from dieselfs.cache.peers.task_peers import KnownPeers, Peers, TaskPeers
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, CacheBlock, is_whole
 from dieselfs.cache.ports.members import MemberId, ViewBoard
 from dieselfs.cache.ports.runtime import Runtime
 from dieselfs.cache.ports.shared_source import OwnNode
 from dieselfs.cache.ports.verified_source import VerifiedSource
 from dieselfs.cache.wire.messages import ReadBlock, ReadChunk, ReadFile, Request
+from dieselfs.cache.wire.peer_client import PeerClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class PeerSource:
         return self._reader.block_hashes(file)
 
     def attach(
-        self, runtime: Runtime, client: PeerSession, board: ViewBoard, breakers: Breakers
+        self, runtime: Runtime, client: PeerClient, board: ViewBoard, breakers: Breakers
     ) -> None:
         """Use these instead of the contents of the folder. They stay the caller's.
 

@@ -25,36 +25,11 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.peers.routing import Role, Step, owner_of, steps
 from dieselfs.cache.ports.members import Member, MemberId, View, ViewBoard
 from dieselfs.cache.ports.runtime import Runtime
-from dieselfs.cache.wire.messages import Answer, Request
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.errors import LocalFileError
 
 log = logging.getLogger(__name__)
-
-
-class PendingAnswer(Protocol):
-    """An answer to wait for."""
-
-    def result(self) -> Answer:
-        """Wait for the answer."""
-        ...
-
-
-class PeerSession(Protocol):
-    """The part of `peer_client.PeerClient` that is needed here."""
-
-    def ask(self, member: Member, request: Request) -> Answer:
-        """See `PeerClient.ask`."""
-        ...
-
-    def begin(self, member: Member, request: Request) -> PendingAnswer:
-        """See `PeerClient.begin`."""
-        ...
-
-    def close(self) -> None:
-        """See `PeerClient.close`."""
-        ...
 
 
 class KnownPeers(Protocol):
@@ -81,7 +56,7 @@ class Peers:
 
     view: View
     placement: Placement
-    client: PeerSession
+    client: PeerClient
     breakers: Breakers
     runtime: Runtime
 
@@ -108,19 +83,19 @@ class TaskPeers:
         self._folder = folder
         self._board: ViewBoard = ViewFile(folder.path)
         self._runtime: Runtime | None = None
-        self._given: PeerSession | None = None
+        self._given: PeerClient | None = None
         """Set by `attach`; this object does not close it."""
         self._given_breakers: Breakers | None = None
         self._trouble = ""
         self._failed: Callable[[MemberId], None] | None = None
         self._opening: threading.Lock
-        self._opened: PeerSession | None
+        self._opened: PeerClient | None
         """Opened by this object, which closes it."""
         self._peers: Peers | None
         renew_now_and_after_fork(self)
 
     def attach(
-        self, runtime: Runtime, client: PeerSession, board: ViewBoard, breakers: Breakers
+        self, runtime: Runtime, client: PeerClient, board: ViewBoard, breakers: Breakers
     ) -> None:
         """Use these from now on. They stay the caller's."""
         with self._opening:
@@ -186,7 +161,7 @@ class TaskPeers:
             self._peers = peers
             return peers
 
-    def _open(self, runtime: Runtime, view: View) -> PeerSession | None:
+    def _open(self, runtime: Runtime, view: View) -> PeerClient | None:
         try:
             assert isinstance(self._board, ViewFile)
             secret = self._board.read_secret()

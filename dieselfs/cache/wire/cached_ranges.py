@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from chunkstore.chunk_source import ChunkRef
@@ -22,45 +22,22 @@ def cached_ranges(cached: CachedChunks, read: Read) -> Sequence[memoryview] | No
 
     None if any of them is not cached. Raises `OutOfRange`.
     """
-    if isinstance(read, ReadRanges):
-        payloads = []
-        for chunk in read.chunks:
-            payload = cached.payload(chunk.id)
-            if payload is None:
-                return _separate_ranges(cached, read)
-            payloads.append(payload)
-        lengths = read.length.tolist()
-        parts = [
-            payloads[which][start : start + length]
-            for which, start, length in zip(
-                read.which.tolist(), read.start.tolist(), lengths, strict=True
-            )
-        ]
-        # A slice beyond the end is shorter than it should be.
-        if sum(map(len, parts)) != sum(lengths):
-            raise OutOfRange("a range lies outside of its chunk")
-        return parts
-    if isinstance(read, ReadFile):
-        payload = cached.payload(read.chunk.id)
-        if payload is None:
-            return _separate_ranges(cached, read)
-        part = payload[read.start : read.start + read.length]
-        if len(part) != read.length:
-            raise OutOfRange("a range lies outside of its chunk")
-        return (part,)
-    if isinstance(read, ReadChunk):
-        payload, head = cached.payload(read.chunk.id), cached.head(read.chunk.id)
-        if payload is None or head is None:
-            return None
-        if (len(head), len(payload)) != (read.chunk.head_bytes, read.chunk.payload_bytes):
-            raise OutOfRange("the length of a chunk differs")
-        return head, payload
-    block = cached.block(read.block)
-    if block is None:
+    parts: Sequence[memoryview | None]
+    if isinstance(read, ReadFile | ReadRanges):
+        ranges = _ranges(read)
+        parts, lengths = _parts(cached, *ranges), [length for _, _, length in ranges[1]]
+    elif isinstance(read, ReadChunk):
+        parts = cached.head(read.chunk.id), cached.payload(read.chunk.id)
+        lengths = [read.chunk.head_bytes, read.chunk.payload_bytes]
+    else:
+        parts, lengths = (cached.block(read.block),), [read.block.length]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
         return None
-    if len(block) != read.block.length:
-        raise OutOfRange("the length of a block differs")
-    return (block,)
+    # A slice beyond the end is shorter than it should be.
+    if [*map(len, found)] != lengths:
+        raise OutOfRange("the cached chunk has another length than the request assumes")
+    return found
 
 
 def missing_blocks(cached: CachedChunks, read: Read) -> Sequence[CacheBlock]:
@@ -70,49 +47,44 @@ def missing_blocks(cached: CachedChunks, read: Read) -> Sequence[CacheBlock]:
     """
     if isinstance(read, ReadBlock):
         blocks = {read.block: None}
-    elif isinstance(read, ReadFile | ReadRanges) and isinstance(cached, CachedRanges):
-        missing = [
-            cached.unit(chunk, start, length)
-            for chunk, start, length in _ranges_of(read)
-            if _range(cached, chunk, start, length) is None
-        ]
-        return list(dict.fromkeys(missing))
-    elif isinstance(read, ReadRanges):
-        blocks = {CacheBlock(chunk): None for chunk in read.chunks}
-    else:
+    elif isinstance(read, ReadChunk):
         blocks = {CacheBlock(read.chunk): None}
+    else:
+        chunks, ranges = _ranges(read)
+        if isinstance(cached, CachedRanges):
+            parts = zip(ranges, _parts(cached, chunks, ranges), strict=True)
+            missing = (range for range, part in parts if part is None)
+            units = (cached.unit(chunks[which], *range) for which, *range in missing)
+            return list(dict.fromkeys(units))
+        blocks = {CacheBlock(chunk): None for chunk in chunks}
     return [block for block in blocks if cached.block(block) is None]
 
 
-def _separate_ranges(
-    cached: CachedChunks, read: ReadFile | ReadRanges
-) -> Sequence[memoryview] | None:
-    """Return the parts of a request for chunks that are not all cached whole."""
-    if not isinstance(cached, CachedRanges):
-        return None
-    parts = []
-    for chunk, start, length in _ranges_of(read):
-        part = _range(cached, chunk, start, length)
-        if part is None:
-            return None
-        if len(part) != length:
-            raise OutOfRange("a range lies outside of its chunk")
-        parts.append(part)
-    return parts
-
-
-def _range(cached: CachedRanges, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
-    payload = cached.payload(chunk.id)
-    if payload is None:
-        return cached.part(chunk, start, length)
-    return payload[start : start + length]
-
-
-def _ranges_of(read: ReadFile | ReadRanges) -> Iterator[tuple[ChunkRef, int, int]]:
+def _ranges(
+    read: ReadFile | ReadRanges,
+) -> tuple[Sequence[ChunkRef], Sequence[tuple[int, int, int]]]:
+    """Return the chunks, and of each range the place of its chunk, its start and its length."""
     if isinstance(read, ReadFile):
-        yield read.chunk, read.start, read.length
-        return
-    for which, start, length in zip(
-        read.which.tolist(), read.start.tolist(), read.length.tolist(), strict=True
-    ):
-        yield read.chunks[which], start, length
+        return (read.chunk,), ((0, read.start, read.length),)
+    columns = read.which.tolist(), read.start.tolist(), read.length.tolist()
+    return read.chunks, list(zip(*columns, strict=True))
+
+
+def _parts(
+    cached: CachedChunks, chunks: Sequence[ChunkRef], ranges: Sequence[tuple[int, int, int]]
+) -> Sequence[memoryview | None]:
+    """Return the bytes of each range, or None for one that is not cached."""
+    payloads = [cached.payload(chunk.id) for chunk in chunks]
+    whole = [payload for payload in payloads if payload is not None]
+    if len(whole) == len(chunks):
+        return [whole[which][start : start + length] for which, start, length in ranges]
+    if not isinstance(cached, CachedRanges):
+        return (None,)
+    parts: list[memoryview | None] = []
+    for which, start, length in ranges:
+        payload = payloads[which]
+        if payload is None:
+            parts.append(cached.part(chunks[which], start, length))
+        else:
+            parts.append(payload[start : start + length])
+    return parts

@@ -107,7 +107,7 @@ def test_the_secret_is_handed_on(master: ViewFile, reader: ViewFile, tmp_path: P
     master.write_secret(SECRET)
     assert reader.read_secret() == SECRET
     os.chmod(tmp_path / "peers" / "secret", 0o640)
-    with pytest.raises(LocalFileError, match="other users may read"):
+    with pytest.raises(LocalFileError, match="others may read"):
         reader.read_secret()
 
 

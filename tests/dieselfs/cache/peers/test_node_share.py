@@ -11,8 +11,7 @@ import pytest
 from chunkstore.chunk_id import ChunkId
 from dieselfs.cache.membership.owners import Shares
 from dieselfs.cache.membership.placement import Placement
-from dieselfs.cache.peers.known_chunks import KnownChunks
-from dieselfs.cache.peers.node_share import NodeShare
+from dieselfs.cache.peers.node_share import KnownChunks, NodeShare
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress

@@ -23,7 +23,7 @@ BLOCKS = tuple(block_of(number) for number in range(20))
 
 
 class Memory:
-    """Implements `FilledMemory`."""
+    """What filling needs of a `Master`."""
 
     def __init__(self, before: Callable[[CacheBlock], None] = lambda block: None) -> None:
         self.before = before
