@@ -28,11 +28,11 @@ from chunkstore.chunk_reader import ChunkReader, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
+from chunkstore.single_flight import SingleFlight
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.stores.read import Read
 from dieselfs.cache.cluster.chunk_memory import ChunkMemory, Part, WholeChunk
-from dieselfs.cache.cluster.single_flight import SingleFlight
 from dieselfs.cache.cluster.store_reads import StoreReads
 from dieselfs.cache.ports.block import CacheBlock, is_whole
 from dieselfs.cache.ports.cached_chunks import NodeStatus

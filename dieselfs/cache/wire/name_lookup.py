@@ -8,11 +8,15 @@ leaves the thread to its end.
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from chunkstore.single_flight import SingleFlight
+
+_lookups: Final[SingleFlight[Sequence[str]]] = SingleFlight()
 
 
 def addresses_of(host: str, timeout_s: float) -> Sequence[str]:
@@ -27,53 +31,21 @@ def addresses_of(host: str, timeout_s: float) -> Sequence[str]:
         pass
     else:
         return (host,)
-    with _lock:
-        found = _under_way.get(host)
-        if found is None:
-            found = _under_way[host] = Future()
-            try:
-                threading.Thread(
-                    target=_look_up, args=(host, found), name="name-lookup", daemon=True
-                ).start()
-            except RuntimeError as error:  # no more threads
-                del _under_way[host]
-                raise OSError(f"cannot look up {host}: {error}") from error
     try:
-        return found.result(timeout_s)
+        return _lookups.begin(host, partial(_look_up, host), _start_thread).result(timeout_s)
     except TimeoutError as error:
         raise TimeoutError(f"cannot look up {host}: no answer within {timeout_s:.1f} s") from error
+    except RuntimeError as error:  # no more threads
+        raise OSError(f"cannot look up {host}: {error}") from error
 
 
-def _look_up(host: str, found: Future[Sequence[str]]) -> None:
-    """Run in a thread: look the name up and set the result."""
-    under_way = _under_way
+def _start_thread(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="name-lookup", daemon=True).start()
+
+
+def _look_up(host: str) -> Sequence[str]:
     try:
         entries = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-        addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
-    except UnicodeError:  # IDNA raises it; a member list may hold any name
-        _end(under_way, host)
-        found.set_exception(OSError(f"{host!r} is not a host name"))
-    except Exception as error:
-        _end(under_way, host)
-        found.set_exception(error)
-    else:
-        _end(under_way, host)
-        found.set_result(addresses)
-
-
-def _end(under_way: dict[str, Future[Sequence[str]]], host: str) -> None:
-    with _lock:
-        under_way.pop(host, None)
-
-
-_lock = threading.Lock()
-_under_way: dict[str, Future[Sequence[str]]] = {}
-
-
-def _renew() -> None:
-    """Start without lookups in a forked child, which has none of these threads."""
-    global _lock, _under_way
-    _lock, _under_way = threading.Lock(), {}
-
-
-os.register_at_fork(after_in_child=_renew)
+    except UnicodeError as error:  # IDNA raises it; a member list may hold any name
+        raise OSError(f"{host!r} is not a host name") from error
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))

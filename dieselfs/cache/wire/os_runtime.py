@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
-from weakref import WeakSet
 
+from chunkstore.after_fork import renew_after_fork
 from chunkstore.stores.object_store import Buffer
 from dieselfs.cache.ports.runtime import Condition, Listener, Lock, PeerAddress, Running, Stream
 from dieselfs.cache.wire.name_lookup import addresses_of
@@ -142,7 +142,7 @@ class SocketStream:
         self._closed = False
         self._sending = False
         self._receiving = False
-        _descriptors.add(self)
+        renew_after_fork(self)
 
     def send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
         """See `Stream`."""
@@ -204,7 +204,7 @@ class SocketStream:
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._release()
 
-    def forget(self) -> None:
+    def renew(self) -> None:
         """Close the descriptor in a forked child, without a shutdown of the connection."""
         self._closed = True
         self._socket.close()
@@ -302,7 +302,7 @@ class _SocketListener:
         self._address = PeerAddress(host, port)
         self._closed = False
         self._accepting = False
-        _descriptors.add(self)
+        renew_after_fork(self)
 
     @property
     def address(self) -> PeerAddress:
@@ -327,18 +327,7 @@ class _SocketListener:
             if not self._accepting:
                 self._socket.close()
 
-    def forget(self) -> None:
+    def renew(self) -> None:
         """Close the descriptor in a forked child, without a shutdown of the listener."""
         self._closed = True
         self._socket.close()
-
-
-_descriptors: WeakSet[SocketStream | _SocketListener] = WeakSet()
-
-
-def _forget_all() -> None:
-    for owner in list(_descriptors):
-        owner.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)

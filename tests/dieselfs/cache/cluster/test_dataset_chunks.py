@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from chunkstore.errors import Corrupt, Unavailable
+from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.range_allowance import RangeAllowance
@@ -22,7 +22,6 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.cache.cluster.chunk_memory import ChunkMemory
 from dieselfs.cache.cluster.dataset_chunks import DatasetChunks, NodeParts
-from dieselfs.cache.cluster.single_flight import SingleFlight
 from dieselfs.cache.cluster.store_reads import StoreReads
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import CachedRanges, NodeStatus
@@ -316,35 +315,6 @@ def test_a_chunk_of_other_lengths_than_the_request_says_is_none(tier: SsdTier) -
     node.on_the_ssd(ref)
     with pytest.raises(Corrupt):
         node.chunks.load(CacheBlock(ChunkRef(ref.id, ref.head_bytes + 1, ref.payload_bytes - 1)))
-
-
-def test_all_who_wait_hear_of_a_failure_and_the_next_one_tries_again() -> None:
-    flights, outcomes, began = SingleFlight(), [], threading.Event()
-    fails = threading.Event()
-
-    def work() -> None:
-        began.set()
-        fails.wait(30)
-        raise Unavailable("the store is out")
-
-    def run() -> None:
-        try:
-            flights.run("chunk", work)
-        except Unavailable as error:
-            outcomes.append(str(error))
-
-    with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(run)
-        assert began.wait(30)
-        assert flights.is_under_way("chunk")
-        others = [threads.submit(run) for _ in range(2)]
-        fails.set()
-        for one in (first, *others):
-            one.result(30)
-    assert outcomes == ["the store is out"] * 3
-    assert not flights.is_under_way("chunk")
-    flights.run("chunk", lambda: outcomes.append("again"))
-    assert outcomes[-1] == "again"
 
 
 def test_memory_keeps_its_budget_and_what_came_last() -> None:
