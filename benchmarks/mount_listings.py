@@ -230,15 +230,7 @@ def _bytes_of(path: str) -> bytes:
 
 def _torchvision_datasets() -> Any:
     try:
-        import torch
+        from torchvision import datasets
     except ImportError:
         sys.exit("this part of bench_mount needs PyTorch: scripts/setup.sh torch")
-    try:
-        from torchvision import datasets
-    except RuntimeError:
-        # A torchvision built for CUDA beside a torch without it looks up operators that nobody has declared.
-        operators = torch.library.Library("torchvision", "DEF")
-        operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        from torchvision import datasets
     return datasets

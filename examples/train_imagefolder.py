@@ -18,20 +18,10 @@ import time
 
 import torch
 from torch import nn
+from torchvision import datasets, transforms
 
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
-
-try:
-    from torchvision import datasets, transforms
-except RuntimeError:
-    # A torchvision built for CUDA does not load beside a torch without it: it looks up operators
-    # that its missing library would have declared. No image here needs them; declaring their
-    # signatures is enough.
-    operators = torch.library.Library("torchvision", "DEF")
-    operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    from torchvision import datasets, transforms
 
 IMAGE_PIXELS = 32
 

@@ -99,7 +99,9 @@ install_as_root() {
 # --- the virtual environment ---------------------------------------------------------------------
 
 # Scripts in a virtual environment name it by its full path, so a moved checkout is a new one.
-stamp_of() { { printf '%s\n' "$VENV" "$@"; cat pyproject.toml setup.py "$script"; } | sha256sum; }
+stamp_of() {
+    { printf '%s\n' "$VENV" "$@"; cat pyproject.toml setup.py "$script" scripts/*.py; } | sha256sum
+}
 
 is_done() {  # is_done <stamp's name>
     [[ -x $VENV/bin/python && -f $VENV/$1 && $(<"$VENV/$1") == "$(stamp_of "$1")" ]]
@@ -138,12 +140,21 @@ build_extension() {
     extension_is_built || die "the extension was not built; look-ups would work, but slowly"
 }
 
+let_torchvision_load() {
+    local packages module=torchvision_without_cuda
+    packages=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    cp scripts/$module.py "$packages/"
+    echo "import $module" >"$packages/$module.pth"
+    "$VENV/bin/python" -c 'import torchvision' || die "torchvision does not load"
+}
+
 install_for_tests() {
     # A pinned pair: the newest torch may bring gigabytes of CUDA libraries, and torchvision's own
     # pin of torch may bring another build of it.
     say "installing PyTorch and pylibmc into .venv"
     pip_install 'torch==2.13.0' pillow 'pylibmc>=1.6.3'
     pip_install --no-deps 'torchvision==0.28.0'
+    "$VENV/bin/python" -c 'import torchvision' 2>/dev/null || let_torchvision_load
     stamp_of .stamp-torch >"$VENV/.stamp-torch"
 }
 

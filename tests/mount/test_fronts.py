@@ -287,7 +287,7 @@ def test_nothing_is_left_of_a_mount(own: PackedDataset, tmp_path: Path) -> None:
 
 def test_image_folder_sees_the_classes_alone(own: PackedDataset, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from tests.dieselfs.integrations.imagefolder import DatasetFolder
+    from torchvision.datasets import DatasetFolder
 
     with mounted(own, tmp_path) as mount:
         found = DatasetFolder(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
+from torchvision.datasets import ImageFolder
 
 from dieselfs.errors import UsageError
 from dieselfs.fuse.supervision.daemonize import default_log_file
@@ -18,7 +19,6 @@ from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 from dieselfs.prefetch.announcement import mount_above
 from tests.dieselfs.integrations.conftest import MadeDataset, make
-from tests.dieselfs.integrations.imagefolder import ImageFolder
 from tests.eventually import eventually
 from tests.mount.mounting import Mount, mounted, needs_fuse
 from tests.mount.packing import PackedDataset

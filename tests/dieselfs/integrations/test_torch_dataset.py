@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Subset
+from torchvision.datasets import DatasetFolder
 
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -21,7 +22,6 @@ from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 from dieselfs.prefetch.plan_file import open_plan
 from metadata.kv.memory import MemoryStore
 from tests.dieselfs.integrations.conftest import CLASSES, MadeDataset, content, keep, name_in
-from tests.dieselfs.integrations.imagefolder import DatasetFolder
 from tests.eventually import eventually
 
 Make = Callable[..., DieselDataset]
