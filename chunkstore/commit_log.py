@@ -152,16 +152,8 @@ class CommitLog:
             after + 1, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
         )
         while True:
-            try:
-                self._store.create(
-                    commit_key(self.dataset.name, draft.generation), [draft.encode()]
-                )
-                return draft
-            except AlreadyExists:
-                found = self.read(draft.generation)
-            # An equal commit is an earlier try of this call whose answer was lost. Returning it
-            # adds and retires no chunk twice.
-            if replace(found, time_ns=draft.time_ns) == draft:
+            found, is_ours = self._offered(draft)
+            if is_ours:
                 return found
             if found.removed:
                 raise NotFound(f"dataset {self.dataset.name} has been removed")
@@ -189,14 +181,23 @@ class CommitLog:
         draft = Commit(
             generation, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
         )
+        found, is_ours = self._offered(draft)
+        if not is_ours:
+            raise AlreadyExists(commit_key(self.dataset.name, generation))
+        return found
+
+    def _offered(self, draft: Commit) -> tuple[Commit, bool]:
+        """Create a commit; return the commit that has its generation, and whether it is this one.
+
+        An equal commit is an earlier try of this call whose answer was lost. Returning it adds and
+        retires no chunk twice.
+        """
         try:
-            self._store.create(commit_key(self.dataset.name, generation), [draft.encode()])
+            self._store.create(commit_key(self.dataset.name, draft.generation), [draft.encode()])
         except AlreadyExists:
-            found = self.read(generation)
-            if replace(found, time_ns=draft.time_ns) != draft:
-                raise
-            return found
-        return draft
+            found = self.read(draft.generation)
+            return found, replace(found, time_ns=draft.time_ns) == draft
+        return draft, True
 
     def check_late(self, chunks: Iterable[ChunkRef]) -> None:
         """Raise `NotFound` if the store has lost one of `chunks` that is older than `LATE_S`.

@@ -53,6 +53,19 @@ _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "gs": frozenset({"endpoint", "anonymous"}),
     "az": frozenset({"account", "endpoint", "anonymous"}),
 }
+_VARIABLES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "s3": {
+        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    },
+    "gs": {"endpoint": ("STORAGE_EMULATOR_HOST",)},
+    "az": {
+        "account": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"),
+        "account_key": ("AZURE_STORAGE_KEY",),
+        "endpoint": ("AZURE_STORAGE_ENDPOINT",),
+    },
+}
+"""Scheme -> setting -> the variables that give it if the address does not; the first one counts."""
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._$-]+")
 _ENDPOINT: Final[Mapping[str, str]] = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 
@@ -136,38 +149,20 @@ class CloudLocation:
         invalid configuration.
         """
         anonymous = self.options.get("anonymous", "").lower() in ("1", "true", "yes")
-        match self.scheme:
-            case "s3":
-                config = {} if anonymous else aws_settings(environment)
-                self._set(
-                    config,
-                    "endpoint",
-                    environment,
-                    "AWS_ENDPOINT_URL_S3",
-                    "AWS_ENDPOINT_URL",
-                    "AWS_ENDPOINT",
-                )
-                self._set(config, "region", environment, "AWS_REGION", "AWS_DEFAULT_REGION")
-                # A bulk delete answers with a success that hides each refusal, and some servers
-                # lack it.
-                config["disable_bulk_delete"] = True
-            case "gs":
-                config = {}
-                self._set(config, "endpoint", environment, "STORAGE_EMULATOR_HOST")
-                if environment.get("STORAGE_EMULATOR_HOST"):
-                    config["bearer_token"] = "none"  # an emulator asks for no credentials
-            case _:
-                config = _azure_connection(environment)
-                self._set(
-                    config,
-                    "account",
-                    environment,
-                    "AZURE_STORAGE_ACCOUNT_NAME",
-                    "AZURE_STORAGE_ACCOUNT",
-                )
-                self._set(config, "endpoint", environment, "AZURE_STORAGE_ENDPOINT")
-                if "AZURE_STORAGE_KEY" in environment:
-                    config["account_key"] = environment["AZURE_STORAGE_KEY"]
+        config: dict[str, Any] = {}
+        if self.scheme == "s3":
+            config = {} if anonymous else aws_settings(environment)
+            # A bulk delete answers with a success that hides each refusal, and some servers lack
+            # it.
+            config["disable_bulk_delete"] = True
+        elif self.scheme == "az":
+            config = _azure_connection(environment)
+        elif environment.get("STORAGE_EMULATOR_HOST"):
+            config["bearer_token"] = "none"  # an emulator asks for no credentials
+        for option, variables in _VARIABLES[self.scheme].items():
+            given = (self.options.get(option), *map(environment.get, variables))
+            if value := next(filter(None, given), None):
+                config[option] = value
         if "endpoint" in config:
             config[_ENDPOINT[self.scheme]] = _endpoint(config.pop("endpoint"))
         if "account" in config:
@@ -175,15 +170,6 @@ class CloudLocation:
         if anonymous:
             config["skip_signature"] = True
         return config
-
-    def _set(
-        self, config: dict[str, Any], option: str, environment: Mapping[str, str], *variables: str
-    ) -> None:
-        """Set an option from the address, else the environment; else keep its present value."""
-        for value in (self.options.get(option), *map(environment.get, variables)):
-            if value:
-                config[option] = value
-                return
 
 
 def _endpoint(url: str) -> str:
