@@ -177,7 +177,6 @@ class Replication:
     def __init__(self, shown: str) -> None:
         self._shown = shown
         self._positions: dict[Place, Position] = {}
-        self._replicas: dict[Place, int] = {}
         self._late: set[Place] = set()
         self._witnesses: dict[Place, Witness] = {}
         self._next_warning = 0.0
@@ -193,13 +192,12 @@ class Replication:
 
     def envelope(self, place: Place, commands: Sequence[RedisCommand]) -> Envelope:
         """Return the envelope to send with these commands to the server at `place`."""
+        met = self._positions.get(place)
         if not any(command.writes for command in commands):
-            met = place in self._positions
             return Envelope(place, commands, () if met else (_INFO,))
         behind = [_INFO]
-        replicas = self._replicas.get(place)
-        if replicas != 0:
-            wait_ms = LATE_WAIT_MS if replicas is None or place in self._late else WAIT_MS
+        if met is None or met.replicas:
+            wait_ms = LATE_WAIT_MS if met is None or place in self._late else WAIT_MS
             behind.append(RedisCommand(b"", ("WAIT", "1", str(wait_ms))))
         return Envelope(place, commands, tuple(behind), self._witnesses.get(place))
 
@@ -230,7 +228,8 @@ class Replication:
         place = envelope.place
         if added:
             self._learn(place, added[0], kept=False)
-        if len(added) > 1 and self._replicas.get(place):
+        met = self._positions.get(place)
+        if len(added) > 1 and met is not None and met.replicas:
             self._confirm(place, added[1])
         if (last := _last_put(envelope.commands, own)) is not None:
             self._witnesses[place] = last
@@ -253,11 +252,11 @@ class Replication:
             return
         earlier = self._positions.get(place)
         self._positions[place] = position
-        had_replicas = self._replicas.get(place)
-        self._replicas[place] = position.replicas
-        if had_replicas and not position.replicas:
+        if earlier is None:
+            return
+        if earlier.replicas and not position.replicas:
             self._not_confirmed(place)
-        if earlier is None or position.holds(earlier):
+        if position.holds(earlier):
             return
         if position.follows(earlier):
             self.losses += 1

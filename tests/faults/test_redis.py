@@ -49,7 +49,7 @@ def test_killed_and_back(
         own_redis_server.start()
         ended = running.end()
     assert ended.code == 0, ended
-    assert "forgotten" not in ended.errors
+    assert "lost" not in ended.errors
     put.check_whole()
     measured.note("the put resumed")
 

@@ -57,7 +57,7 @@ def test_a_master_killed_in_a_put(
         running.go_on()
         ended = running.end()
     assert ended.code == 0, ended
-    assert "forgotten" not in ended.errors
+    assert "lost" not in ended.errors
     put.check_whole()
     measured.note("nothing forgotten")
 
