@@ -23,8 +23,7 @@ def open_index(
     `rebuild`: discard the existing index because it is damaged. One process at a time does this.
     Raises `OSError` and `lmdb.Error`.
     """
-    files.lock_all()
-    try:
+    with files.locks.exclusive():
         if rebuild:
             index_environment.discard(folder)
         index = _opened(folder, files.folder)
@@ -39,8 +38,6 @@ def open_index(
             index.close()
             raise
         return index
-    finally:
-        files.unlock_all()
 
 
 def _opened(folder: Path, tier: Path) -> SegmentIndex:

@@ -1,22 +1,18 @@
-"""The regions of a tier as files in a folder, and the locks of regions that are being filled.
+"""The regions of a tier as files in a folder.
 
     <folder>/geometry.json    sizes, fixed when the folder was created, and the tier's random id
     <folder>/budget           bytes that all files together may take
-    <folder>/lock             byte n is locked by the process that fills region n; bytes far above
-                              are locked by processes that fetch a chunk
+    <folder>/lock             locked by processes that fill regions (`region_locks`)
     <folder>/regions/<n>      table (twice), then data; all blocks are reserved at creation
 
-Every call may block, and raises `OSError`. Closing *any* descriptor of a file drops a process's
-POSIX locks on it, so a process opens the lock file once and never closes it.
+Every call may block, and raises `OSError`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,9 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-import xxhash
-
 from chunkstore.ssd.cached_file import read_from_memory
+from chunkstore.ssd.region_locks import locks_of
 from chunkstore.ssd.region_table import (
     PAGE_BYTES,
     RegionTable,
@@ -54,10 +49,6 @@ _BESIDE_BYTES: Final = 1 << 20
 _LARGEST_BYTES: Final = 1 << 30
 """The largest region: offsets in a region have 32 bits."""
 _READAHEAD_BYTES: Final = 128 << 10
-_EXCLUSIVE: Final = 1 << 40
-"""The byte locked by a process that reads all tables or changes the number of regions."""
-_CLAIMS: Final = 1 << 61
-"""The first of the bytes locked by processes that fetch chunks: one byte for each chunk's hash."""
 _PARTS_AT_ONCE: Final = 512
 """The most parts of one gathered write: IOV_MAX is 1,024."""
 _LEFT_OVER_S: Final = 3600.0
@@ -114,7 +105,7 @@ def region_bytes_for(budget_bytes: int, segment_bytes: int) -> int:
 
 
 class RegionFiles:
-    """The files and locks of one tier's regions.
+    """The files of one tier's regions.
 
     Thread-safe if only one thread at a time writes to a region. A forked child opens its own.
     """
@@ -144,7 +135,7 @@ class RegionFiles:
         _require_room(folder, self.geometry, known)
         if budget_bytes is not None:
             _replace(folder / "budget", str(budget_bytes))
-        self._locks = _locks_of(folder)
+        self.locks = locks_of(folder)
 
     @property
     def count(self) -> int:
@@ -175,33 +166,6 @@ class RegionFiles:
             raise OSError(
                 f"{self.folder}/budget is damaged: set the budget again with --ssd-size"
             ) from error
-
-    def lock(self, region: int) -> bool:
-        """Lock a region for filling; return False if any process, also this one, holds the lock."""
-        return self._locks.take(region)
-
-    def unlock(self, region: int) -> None:
-        """Unlock a region."""
-        self._locks.release(region)
-
-    def lock_all(self) -> None:
-        """Wait for the exclusive lock for reading or removing all regions; `unlock_all` ends it."""
-        self._locks.wait(_EXCLUSIVE)
-
-    def unlock_all(self) -> None:
-        """End the exclusive lock."""
-        self._locks.release(_EXCLUSIVE)
-
-    def claim(self, name: bytes) -> bool:
-        """Claim a name on this node; return False if a process already holds the claim.
-
-        `disclaim` or the end of the process ends the claim. Two names may share one claim.
-        """
-        return self._locks.take(_claim(name))
-
-    def disclaim(self, name: bytes) -> None:
-        """End the claim of a name."""
-        self._locks.release(_claim(name))
 
     def remove_left_overs(self) -> None:
         """Remove temporary files of processes that were killed."""
@@ -335,76 +299,3 @@ def _read_geometry(path: Path) -> Geometry:
         raise OSError(
             f"{path} is damaged: remove {path.parent}; an empty tier replaces it"
         ) from error
-
-
-class _RegionLocks:
-    """The locks of one folder in this process; its file is never closed."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._mutex = threading.Lock()
-        self._released = threading.Condition(self._mutex)
-        self._mine: set[int] = set()
-
-    def take(self, byte: int) -> bool:
-        with self._mutex:
-            if byte in self._mine:
-                return False
-            try:
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-            except (BlockingIOError, PermissionError):
-                return False
-            self._mine.add(byte)
-            return True
-
-    def wait(self, byte: int) -> None:
-        with self._released:
-            while byte in self._mine:
-                self._released.wait()
-            self._mine.add(byte)
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
-        except BaseException:
-            with self._released:
-                self._mine.discard(byte)
-                self._released.notify_all()
-            raise
-
-    def release(self, byte: int) -> None:
-        with self._released:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
-            self._mine.discard(byte)
-            self._released.notify_all()
-
-
-def _claim(name: bytes) -> int:
-    return _CLAIMS + (int(xxhash.xxh3_64_intdigest(name)) >> 4)
-
-
-_open_locks: dict[tuple[int, int], _RegionLocks] = {}
-_opening_locks = threading.Lock()
-
-
-def _locks_of(folder: Path) -> _RegionLocks:
-    path = folder / "lock"
-    path.touch(mode=0o600)  # before the open: closing a second descriptor drops the locks
-    with _opening_locks:
-        found = os.stat(path)
-        key = found.st_dev, found.st_ino
-        if key not in _open_locks:
-            _open_locks[key] = _RegionLocks(path)
-        return _open_locks[key]
-
-
-def _forget_locks() -> None:
-    """Drop the lock objects in a forked child, which owns none of the locks.
-
-    The descriptors stay open: closing them would drop none of the parent's locks, but their numbers
-    may be in use.
-    """
-    global _opening_locks
-    _opening_locks = threading.Lock()
-    _open_locks.clear()
-
-
-os.register_at_fork(after_in_child=_forget_locks)

@@ -106,7 +106,7 @@ class RegionFilling:
             self._index.add(filling.region, entries)
         except BaseException:
             del self._filling[region.dataset]  # the next write tries another place
-            self._files.unlock(region.number)
+            self._files.locks.release(region.number)
             raise
 
     def _begin_region(self, dataset: bytes) -> Filling | None:
@@ -139,13 +139,13 @@ class RegionFilling:
                 and region.dataset == dataset
                 and region.number < count
                 and self._is_worth_resuming(region)
-                and self._files.lock(region.number)
+                and self._files.locks.take(region.number)
             ):
                 filling = self._taken_up(region)
                 if filling is not None:
                     self._filling[dataset] = filling
                     return filling
-                self._files.unlock(region.number)
+                self._files.locks.release(region.number)
         return None
 
     def _taken_up(self, region: Region) -> Filling | None:
@@ -195,12 +195,12 @@ class RegionFilling:
             )
 
         self._limits_of(dataset)  # reads the limits before other processes wait for the transaction
-        taken = self._index.take(choose, self._files.lock, begun)
+        taken = self._index.take(choose, self._files.locks.take, begun)
         if taken is None:
             return None
         former, region, lost = taken
         if region.number >= self._files.count:  # another process has just made the budget smaller
-            self._files.unlock(region.number)
+            self._files.locks.release(region.number)
             remove(self._files, self._index, region.number)
             return None
         try:
@@ -211,7 +211,7 @@ class RegionFilling:
                 self._files.write_table(region.number, filling.table)
         except BaseException:
             self._index.release(region.number)
-            self._files.unlock(region.number)
+            self._files.locks.release(region.number)
             raise
         self._filling[dataset] = filling
         self._reinsert(former.dataset, kept)
@@ -251,7 +251,7 @@ class RegionFilling:
         try:
             self._index.put_region(replace(filling.region, state=FULL))
         finally:
-            self._files.unlock(filling.region.number)
+            self._files.locks.release(filling.region.number)
 
     def end_if(self, region: Region) -> None:
         """Close the region if this process fills it."""
@@ -267,7 +267,7 @@ class RegionFilling:
     def give_up(self) -> None:
         """Abandon all regions without access to files and index, which may be out of reach."""
         for filling in self._filling.values():
-            self._files.unlock(filling.region.number)
+            self._files.locks.release(filling.region.number)
         self._filling.clear()
 
 

@@ -10,7 +10,7 @@ from chunkstore.ssd.segment_index import Region, SegmentIndex
 
 def release(files: RegionFiles, index: SegmentIndex, region: Region) -> int:
     """Release a region if it is unchanged; return how many bytes of the SSD became free."""
-    if not files.lock(region.number):
+    if not files.locks.take(region.number):
         return 0
     try:
         if not index.release(region.number, region.generation):
@@ -18,7 +18,7 @@ def release(files: RegionFiles, index: SegmentIndex, region: Region) -> int:
         files.remove(region.number)
         return files.geometry.region_bytes
     finally:
-        files.unlock(region.number)
+        files.locks.release(region.number)
 
 
 def remove(files: RegionFiles, index: SegmentIndex, number: int) -> bool:
@@ -26,13 +26,13 @@ def remove(files: RegionFiles, index: SegmentIndex, number: int) -> bool:
 
     Return False if the region is being filled.
     """
-    if not files.lock(number):
+    if not files.locks.take(number):
         return False
     try:
         index.release(number, remove=True)
         files.remove(number)
     finally:
-        files.unlock(number)
+        files.locks.release(number)
     return True
 
 

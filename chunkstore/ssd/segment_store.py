@@ -206,11 +206,11 @@ class SegmentStore:
 
         `disclaim` or the end of this process ends the claim.
         """
-        return self._files.claim(name)
+        return self._files.locks.claim(name)
 
     def disclaim(self, name: bytes) -> None:
         """End the claim of a name."""
-        self._files.disclaim(name)
+        self._files.locks.disclaim(name)
 
     def cached(self, dataset: bytes) -> dict[bytes, CachedChunk]:
         """Return the cached part of each chunk of a dataset. Takes about 2 µs a segment."""
