@@ -9,18 +9,18 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dieselfs.errors import DieselFSError, MountError, UsageError
 from dieselfs.fuse.pages.page_statistics import FillStatistics, PlannedPagesStatistics
 from dieselfs.fuse.pages.planned_pages import PlannedPages
 from dieselfs.prefetch.close_events import CloseEvents
-from dieselfs.prefetch.listed_plans import ListedPlans
-from dieselfs.prefetch.mount_progress import MountProgress
 from dieselfs.prefetch.plan_file import open_plan
-from dieselfs.prefetch.planner import Planner
-from dieselfs.prefetch.prefetcher import PlannedMemory, PrefetchStatistics, ProgressTracker
+from dieselfs.prefetch.plans import AnnouncedPlan, ListedPlan
+from dieselfs.prefetch.prefetcher import PlannedMemory, Prefetcher
+from dieselfs.prefetch.progress_tracker import MountProgress, ProgressTracker
+from dieselfs.prefetch.window import PrefetchStatistics
 from dieselfs.shuffle.order import parse_parameters
 from dieselfs.shuffle.shuffle_lists import ListedOrder
 from metadata.snapshot import Snapshot
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from dieselfs.fuse.pages.page_filler import PageFiller
     from dieselfs.fuse.supervision.shutdown import Shutdown
-    from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +44,52 @@ class TaskMemory(PlannedMemory, Protocol):
     """The part of node memory that plans need."""
 
     def set_budget(self, budget_bytes: int) -> None: ...
+
+
+class MountTrackers:
+    """The progress trackers of a mount, one after the other, and their counters."""
+
+    def __init__(
+        self,
+        memory: TaskMemory,
+        mountpoint: Path,
+        budget_bytes: int,
+        make_filler: Callable[[], PageFiller] | None,
+        read_names_ahead: Callable[[], None],
+    ) -> None:
+        """Create it; see `MountPlans`."""
+        self._memory, self._mountpoint, self._budget_bytes = memory, mountpoint, budget_bytes
+        self._make_filler, self._read_names_ahead = make_filler, read_names_ahead
+        self._filler: PageFiller | None = None
+        self._filled_before = FillStatistics()
+        """Counters of earlier fillers."""
+        self.pages: PlannedPages | None = None
+        """The last tracker, if it fills pages. It may be closed."""
+
+    def make(self, snapshot: Snapshot) -> ProgressTracker:
+        """Return a new tracker. The one before it is closed."""
+        try:
+            events = CloseEvents(self._mountpoint)
+        except OSError as error:
+            hint = "raise fs.inotify.max_user_instances"
+            raise MountError(f"cannot watch the progress of readers: {error}", hint) from error
+        if self._make_filler is None:
+            return MountProgress(events, snapshot, self._budget_bytes)
+        self._filled_before, self._filler = self.filled(), self._make_filler()
+        self.pages = PlannedPages(
+            self._filler,
+            events,
+            snapshot,
+            budget_bytes=lambda: self._budget_bytes,
+            set_node_memory=self._memory.set_budget,
+            read_names_ahead=self._read_names_ahead,
+        )
+        return self.pages
+
+    def filled(self) -> FillStatistics:
+        """Return the counters of all fillers."""
+        filler = self._filler
+        return self._filled_before + (FillStatistics() if filler is None else filler.statistics())
 
 
 class MountPlans:
@@ -66,26 +111,15 @@ class MountPlans:
         """Create it.
 
         `budget_bytes` is for node memory and the page-cache prefill of plans, together.
-        `make_filler` makes the filler of each order that begins, which is closed with it; None
-        fills nothing. For `read_names_ahead` see `PlannedPages`.
+        `make_filler` makes the filler of each tracker, which is closed with it; None fills nothing.
+        For `read_names_ahead` see `PlannedPages`.
         """
         self.task_folder = task_folder
-        self._memory, self._snapshot, self._mountpoint = memory, snapshot, mountpoint
-        self._budget_bytes, self._make_filler = budget_bytes, make_filler
-        self._read_names_ahead = read_names_ahead
-        self._filler: PageFiller | None = None
-        self._filled_before = FillStatistics()
-        """Counters of closed fillers."""
-        self._pages: PlannedPages | None = None
-        self._planner = Planner(
-            memory,
-            self._snapshot_of,
-            lambda: budget_bytes,
-            readers=self._make_readers,
-            over=self._listed_over,
-            idle=lambda: memory.set_budget(budget_bytes),
+        self._snapshot = snapshot
+        self._trackers = MountTrackers(
+            memory, mountpoint, budget_bytes, make_filler, read_names_ahead
         )
-        self._listed = ListedPlans(task_folder, self._planner.follow)
+        self._prefetcher = Prefetcher(memory, lambda: budget_bytes, self._trackers.make)
         self._announced: list[str] = []
         """Ids of plans that were taken, the newest last; some may have ended."""
 
@@ -99,10 +133,7 @@ class MountPlans:
         try:
             if not _PLAN_ID.fullmatch(plan_id):
                 raise UsageError(f"{plan_id!r} is not the name of a plan")
-            path = self.task_folder / "plans" / plan_id
-            self._require_current(open_plan(path).plan)
-            self._listed.end_all()  # their readers do not report their end: they may have ended
-            self._planner.follow(path)
+            self._prefetcher.follow(self._opened(plan_id))
             self._announced = [*self._announced[1 - _REMEMBERED :], plan_id]
         except (DieselFSError, OSError) as error:
             log.warning("plan %s is not prefetched: %s", plan_id, error)
@@ -111,7 +142,7 @@ class MountPlans:
 
     def resumable(self) -> dict[str, list[str]]:
         """Return the prefetched plans and orders for the next server: see `resume`."""
-        orders = [str(order.parameters) for order in self._listed.orders()]
+        orders = [plan.id for plan in self._prefetcher.plans if isinstance(plan, ListedPlan)]
         return {"announced": self._announced, "orders": orders}
 
     def resume(self, plans: Mapping[str, list[str]]) -> None:
@@ -131,7 +162,7 @@ class MountPlans:
         The order is prefetched, or the log says why not.
         """
         try:
-            self._listed.begin(order)
+            self._prefetcher.follow(ListedPlan(order))
         except (DieselFSError, OSError) as error:
             log.warning(
                 "the order %s is not prefetched: %s; %s",
@@ -142,8 +173,7 @@ class MountPlans:
 
     def end_all(self) -> None:
         """End all prefetching. Plans can be taken again."""
-        self._planner.stop()
-        self._listed.end_all()
+        self._prefetcher.stop()
         self._announced = []
 
     def note_list(self, order: ListedOrder) -> None:
@@ -153,80 +183,42 @@ class MountPlans:
     @property
     def is_filling(self) -> bool:
         """Return True if chunks of a known order are filled: then misses fill none."""
-        pages = self._pages
+        pages = self._trackers.pages
         return pages is not None and not pages.is_closed
 
     @property
     def is_prefetching(self) -> bool:
         """Return True if the chunks of a known order are prefetched."""
-        return self._planner.is_following
+        return self._prefetcher.is_running
 
     def statistics(self) -> PrefetchStatistics:
         """Return the counters of the prefetcher."""
-        return self._planner.statistics()
+        return self._prefetcher.statistics()
 
     def pages(self) -> PlannedPagesStatistics:
         """Return the counters of the page cache along known orders; zeros if nothing is filled."""
-        pages = self._pages
+        pages = self._trackers.pages
         return PlannedPagesStatistics() if pages is None else pages.statistics()
 
     def filled(self) -> FillStatistics:
         """Return the counters of all fillers for plans, closed ones included."""
-        filler = self._filler
-        return self._filled_before + (FillStatistics() if filler is None else filler.statistics())
+        return self._trackers.filled()
 
     def close(self, shutdown: Shutdown) -> None:
-        """End the prefetcher within the time of `shutdown`, then the plans and the filler."""
-        self._planner.close(shutdown.left_s(_END_TIMEOUT_S))
-        self._listed.end_all()
-        if self._pages is not None:
-            self._pages.close()
+        """End the prefetcher within the time of `shutdown`, then the filler."""
+        self._prefetcher.close(shutdown.left_s(_END_TIMEOUT_S))
+        if self._trackers.pages is not None:
+            self._trackers.pages.close()
 
-    def _require_current(self, plan: ReadingPlan) -> None:
-        if plan.snapshot_id != str(self._snapshot.id):
+    def _opened(self, plan_id: str) -> AnnouncedPlan:
+        file = open_plan(self.task_folder / "plans" / plan_id)
+        if file.plan.snapshot_id != str(self._snapshot.id):
             raise UsageError(
-                f"the plan is of snapshot {plan.snapshot_id}, and {self._snapshot.id} is mounted",
+                f"the plan is of snapshot {file.plan.snapshot_id},"
+                f" and {self._snapshot.id} is mounted",
                 "start again with the mounted snapshot",
             )
-
-    def _snapshot_of(self, plan: ReadingPlan) -> Snapshot:
-        self._require_current(plan)
-        return self._snapshot
-
-    def _listed_over(self, plans: Sequence[PlanFile]) -> None:
-        self._listed.over(plans)
-
-    def _make_readers(self, snapshot: Snapshot) -> ProgressTracker:
-        self._end_pages()
-        events = self._new_events()
-        if self._make_filler is None:
-            return MountProgress(events, snapshot, self._budget_bytes, self._planner.tick)
-        self._filler = self._make_filler()
-        self._pages = PlannedPages(
-            self._filler,
-            events,
-            snapshot,
-            budget_bytes=lambda: self._budget_bytes,
-            set_node_memory=self._memory.set_budget,
-            tick=self._planner.tick,
-            read_names_ahead=self._read_names_ahead,
-        )
-        return self._pages
-
-    def _end_pages(self) -> None:
-        if self._pages is not None:
-            self._pages.close()
-        filler, self._filler = self._filler, None
-        if filler is not None:
-            self._filled_before += filler.statistics()
-        self._pages = None
-
-    def _new_events(self) -> CloseEvents:
-        try:
-            return CloseEvents(self._mountpoint)
-        except OSError as error:
-            hint = "raise fs.inotify.max_user_instances"
-            raise MountError(f"cannot watch the progress of readers: {error}", hint) from error
+        return AnnouncedPlan(file, self._snapshot)
 
 
 def _document(**answer: Any) -> bytes:

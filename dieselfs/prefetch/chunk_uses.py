@@ -81,6 +81,30 @@ class ChunkUses:
         return np.cumsum(change)[: len(group_start) - 1]
 
 
+class LastUses:
+    """The chunks of one order by their last uses."""
+
+    def __init__(self, uses: ChunkUses) -> None:
+        in_turn = np.argsort(uses.last)
+        self._chunks, self._last, self._done = uses.chunks[in_turn], uses.last[in_turn], 0
+
+    def before(self, position: int) -> list[int]:
+        """Return the chunks that are used before this position only, since the last call."""
+        first = self._done
+        self._done = max(first, int(np.searchsorted(self._last, position, "left")))
+        chunks: list[int] = self._chunks[first : self._done].tolist()
+        return chunks
+
+
+def rest_of(plan: ReadingPlan, start: int) -> ReadingPlan:
+    """Return the order without its first `start` files."""
+    if not start:
+        return plan
+    later = plan.group_start[plan.group_start > start] - start
+    group_start = np.concatenate([[0], later]).astype(np.int64)
+    return ReadingPlan(plan.snapshot_id, plan.inodes[start:], group_start, plan.snapshot_path)
+
+
 def interleaved(plans: Sequence[ReadingPlan]) -> ReadingPlan:
     """Return the orders of several readers that keep pace as one order: a file of each in turn.
 

@@ -1,206 +1,225 @@
-"""The planner: it goes from one plan file of a node's readers to the next."""
+"""The planner: it decides which plans are read now, and which come next.
+
+A reader is one rank of a job. Its plan is over when its file is gone or the reader was killed. The
+reader has then gone on to the plan that names this one as its predecessor, or has ended. Readers of
+one job keep pace. So their plans are prefetched as one order, with a file of each in turn, and they
+go on together. All plans are of one snapshot: a plan of another snapshot replaces them.
+
+`ActivePlans` decides from values alone. `Planner` keeps one for the threads of a process.
+"""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from dieselfs.errors import UsageError
-from dieselfs.prefetch.active_plans import ActivePlans
-from dieselfs.prefetch.chunk_uses import ChunkUses, interleaved
-from dieselfs.prefetch.client_progress import ClientProgress
-from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, open_plan
-from dieselfs.prefetch.prefetcher import (
-    PlannedMemory,
-    PlannedOrder,
-    Prefetcher,
-    PrefetchStatistics,
-    ProgressTracker,
-)
-from dieselfs.prefetch.requirement import require_room
-from metadata.snapshot import Snapshot
+from dieselfs.prefetch.plans import Plan, Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader's current plan."""
+
+    plan: Plan
+    start: int = 0
+    """The position from which the plan's files belong to the common order."""
+
+
+Readers = tuple[Reader, ...]
+SeenPlans = Mapping[str, Seen]
+"""The looks at plans by their ids. A plan that is missing here is read, from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePlans:
+    """The current plans and their successors. It is a value: a decision returns another one."""
+
+    readers: Readers = ()
+    after: Mapping[str, Plan] = field(default_factory=dict)
+    """The successors by the id of the plan before them; successors of these may be known too."""
+    refused: frozenset[str] = frozenset()
+    """Ids of plans that follow from current ones and cannot be prefetched."""
+
+    @property
+    def known(self) -> tuple[Plan, ...]:
+        """The current plans and their announced successors."""
+        return (*(reader.plan for reader in self.readers), *self.after.values())
+
+    def reached(self, plan: Plan, seen: SeenPlans) -> ActivePlans | None:
+        """Return the plans if `plan` is known already, with its reader at it; None if it is not."""
+        if any(known.id == plan.id for known in self.known):
+            return self
+        for reader in self.readers:
+            if reader.plan.next is not None and reader.plan.next.id == plan.id:
+                return self.decide({**seen, reader.plan.id: Seen(is_read=False)})
+        return None
+
+    def without_ended(self, plan: Plan) -> ActivePlans:
+        """Return the plans that may still be read when `plan` is."""
+        return self._only(reader for reader in self.readers if reader.plan.goes_on_beside(plan))
+
+    def add(self, plan: Plan, seen: SeenPlans) -> ActivePlans:
+        """Return the plans with one more.
+
+        It comes after a plan that is known, or is read beside the current ones, which then begin
+        again at their positions.
+        """
+        beside = [reader for reader in self.readers if reader.plan.snapshot.id == plan.snapshot.id]
+        if beside and any(known.id == plan.after for known in self.known):
+            return replace(self, after={**self.after, plan.after: plan})
+        plans = [reader.plan for reader in beside if _is_read(reader.plan, seen)]
+        return self._begun(_reader_at(each, seen) for each in (*plans, plan))
+
+    def decide(self, seen: SeenPlans, *, at_end: bool = False) -> ActivePlans:
+        """Return the plans that are read now.
+
+        If a reader has left its plan for the next one, the others are about to: all go on. They
+        also go on if all are at their end (`at_end`) and have successors. A reader without a
+        successor stays if it has not ended. If all have ended, no plan is left.
+        """
+        plans = [(reader.plan, self._successor(reader.plan, seen)) for reader in self.readers]
+        gone = [(plan, after) for plan, after in plans if not _is_read(plan, seen)]
+        if any(after for _, after in gone) or (at_end and self.successors(seen)):
+            return self._begun(
+                # A successor is read as a whole, though its reader may have begun already.
+                _reader_at(plan, seen) if after is None else Reader(after)
+                for plan, after in plans
+                if after is not None or _is_read(plan, seen)
+            )
+        return ActivePlans() if len(gone) == len(plans) else self
+
+    def successors(self, seen: SeenPlans) -> Readers:
+        """Return the next plans of the readers that have not ended.
+
+        There are none until every such reader has a successor.
+        """
+        found = []
+        for reader in self.readers:
+            successor = self._successor(reader.plan, seen)
+            if successor is not None:
+                found.append(Reader(successor))
+            elif _is_read(reader.plan, seen):
+                return ()
+        return tuple(found)
+
+    def refuse(self, readers: Readers) -> ActivePlans:
+        """Return the plans without those of `readers`, which cannot be prefetched."""
+        left = self._only(reader for reader in self.readers if reader not in readers)
+        return replace(left, refused=self.refused | {reader.plan.id for reader in readers})
+
+    def _successor(self, plan: Plan, seen: SeenPlans) -> Plan | None:
+        """Return the next plan of a reader.
+
+        A plan that is gone already was not read, or only between two looks.
+        """
+        found = self.after.get(plan.id) or plan.next
+        while found is not None and not _is_read(found, seen):
+            found = self.after.get(found.id) or found.next
+        return None if found is None or found.id in self.refused else found
+
+    def _only(self, readers: Iterable[Reader]) -> ActivePlans:
+        return replace(self, readers=tuple(readers))
+
+    def _begun(self, readers: Iterable[Reader]) -> ActivePlans:
+        begun, kept = tuple(readers), dict[str, Plan]()
+        for reader in begun:
+            plan = reader.plan
+            while (successor := self.after.get(plan.id)) is not None:
+                kept[plan.id] = plan = successor
+        return ActivePlans(begun, kept)
+
+
+class Wanted(NamedTuple):
+    """What is to be prefetched."""
+
+    readers: Readers
+    """The plans whose common order is read now."""
+    successors: Readers
+    """Those whose order comes next, if that is known."""
 
 
 class Planner:
-    """The prefetching for all plans of a node. Thread-safe.
+    """The plans of a node. Thread-safe: its lock is held for looks at plan files at most."""
 
-    Unless stated otherwise the readers are clients: their plan files give their positions.
-    """
-
-    def __init__(
-        self,
-        memory: PlannedMemory,
-        snapshot_of: Callable[[ReadingPlan], Snapshot],
-        budget_bytes: Callable[[], int],
-        *,
-        readers: Callable[[Snapshot], ProgressTracker] | None = None,
-        over: Callable[[Sequence[PlanFile]], None] = lambda plans: None,
-        idle: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`readers` makes the progress tracker of a snapshot, if the readers are not clients.
-
-        The tracker is closed when its readers are not tracked any more. `over` gets the plans that
-        readers have left behind; `idle` is called when no plan is left. The prefetcher's thread
-        calls both and holds no lock.
-        """
-        self._memory, self._snapshot_of, self._budget_bytes = memory, snapshot_of, budget_bytes
-        self._make_readers, self._over, self._idle = readers, over, idle
-        self._plans = ActivePlans()
-        self._next: tuple[PlanFile, ...] = ()
-        """The plans that the prefetcher knows to come after the current ones."""
-        self._prefetcher: Prefetcher | None = None
-        self._closed = False
-        self._lock = threading.RLock()
-
-    def follow(self, path: Path) -> None:
-        """Prefetch for one more plan file, now or after its predecessor.
-
-        Raises `PlanTooLarge`, or `UsageError` if it is not a plan of an available snapshot; then
-        the other plans go on. It takes some 0.2 s for 1.28 million files.
-        """
-        plan = open_plan(path)
-        with self._lock:
-            if self._closed or plan in self._plans:
-                return
-            snapshot = self._snapshot_of(plan.plan)
-            if len(plan.plan) and int(plan.plan.inodes.max()) >= snapshot.file_count:
-                raise UsageError(
-                    f"plan {path} names files that snapshot {snapshot.id} does not have"
-                )
-            plans = self._plans.copy()
-            is_beside = plans.add(plan)
-            self._require_room(plans.current if is_beside else [plan], len(plans), snapshot)
-            self._plans = plans
-            if is_beside or self._prefetcher is None or not self._prefetcher.is_running:
-                self._start()
-            else:
-                self._announce_next(self._prefetcher)
+    def __init__(self) -> None:
+        self._active = ActivePlans()
+        self._is_idle, self._is_closed = True, False
+        self._lock = threading.Lock()
 
     @property
-    def is_following(self) -> bool:
-        """True while a prefetcher runs. It takes no lock."""
-        prefetcher = self._prefetcher
-        return prefetcher is not None and prefetcher.is_running
+    def readers(self) -> Readers:
+        """The readers of the current plans. It takes no lock."""
+        return self._active.readers
 
-    def statistics(self) -> PrefetchStatistics:
-        """Return the counters of the prefetcher; those of the present are 0 if it has ended."""
-        prefetcher = self._prefetcher
-        if prefetcher is None:
-            return PrefetchStatistics()
-        found = prefetcher.statistics()
-        if prefetcher.is_running:
-            return found
-        return replace(found, files=0, position=0, window_bytes=0, under_way=0)
+    def add(self, plan: Plan, memory_bytes: int) -> bool:
+        """Add a plan that a reader begins, or will read after a known one.
 
-    def stop(self) -> None:
-        """End prefetching without waiting. Plans can be followed again afterwards."""
-        with self._lock:
-            self._plans, self._next = ActivePlans(), ()
-            if self._prefetcher is not None:
-                self._prefetcher.stop(self._idle)
-
-    def close(self, timeout_s: float = 2.0) -> None:
-        """End prefetching for good.
-
-        A fetch that takes longer than `timeout_s` ends by itself later, and so does a plan that is
-        being added for so long.
+        Return True if nothing prefetches for the planner: then the caller begins that. Raises
+        `PlanTooLarge` if the readers need more than `memory_bytes`; then the other plans stay.
         """
-        deadline = time.monotonic() + timeout_s
-        self._closed = True
-        if not self._lock.acquire(timeout=timeout_s):
-            return
-        try:
-            prefetcher, self._prefetcher = self._prefetcher, None
-            self._plans, self._next = ActivePlans(), ()
-        finally:
-            self._lock.release()
-        if prefetcher is not None:
-            prefetcher.close(max(0.0, deadline - time.monotonic()))
-
-    def tick(self, position: int) -> None:
-        """Check whether the readers have gone on to their next plans, or have ended.
-
-        `ProgressTracker.position` calls it.
-        """
-        if not self._lock.acquire(blocking=False):
-            return  # a plan is being added: check next time
-        try:
-            over = self._check(position)
-        finally:
-            self._lock.release()
-        if over:
-            self._over(over)
-
-    def _check(self, position: int) -> Sequence[PlanFile]:
-        """Return the plans that are over if the readers have gone on."""
-        prefetcher = self._prefetcher
-        if prefetcher is None or prefetcher.is_advancing:
-            return ()
-        at_end = position >= prefetcher.statistics().files
-        if self._plans.has_advanced() or (at_end and self._next):
-            over = self._plans.advance()
-            if self._plans.current == self._next:
-                prefetcher.advance()
-                self._next = ()
-                self._announce_next(prefetcher)
-            else:  # unexpected plans; the prefetcher's own thread can't wait for its end
-                threading.Thread(
-                    target=self._restart, name="prefetcher-restart", daemon=True
-                ).start()
-            return over
-        if self._plans.has_ended():
-            self._plans, self._next = ActivePlans(), ()
-            prefetcher.stop(self._idle)
-        else:
-            self._announce_next(prefetcher)  # a reader without a next plan may have ended
-        return ()
-
-    def _restart(self) -> None:
+        if self._active.reached(plan, {}) is None:
+            plan.need  # noqa: B018  (it takes long: it is computed without the lock)
         with self._lock:
-            if len(self._plans):
-                self._start()
+            if self._is_closed:
+                return False
+            reached = self._active.reached(plan, _look_at(self._active.known))
+            if reached is not None:
+                self._active = reached
+                return False
+            self._active = self._active.without_ended(plan)
+            active = self._active.add(plan, _look_at((*self._active.known, plan)))
+            plans = [reader.plan for reader in active.readers]
+            for needed in plans if plan in plans else [plan]:
+                needed.need.require(memory_bytes, len(plans))
+            self._active = active
+            was_idle, self._is_idle = self._is_idle, False
+            return was_idle
 
-    def _start(self) -> None:
-        prefetcher, self._prefetcher = self._prefetcher, None
-        if prefetcher is not None:
-            prefetcher.close()
-        order = self._plans.order()
-        snapshot = self._snapshot_of(order)
-        try:
-            readers = self._make_readers(snapshot) if self._make_readers else self._clients()
-            prefetcher = Prefetcher(
-                self._memory, readers, snapshot.chunk, self._budget_bytes, _order(snapshot, order)
-            )
-        except BaseException:
-            self._plans = ActivePlans()
-            raise
-        self._prefetcher, self._next = prefetcher, ()
-        prefetcher.start()
-        self._announce_next(prefetcher)
+    def decide(self, at_end: Readers) -> Wanted:
+        """Look at the plan files and return what is wanted now.
 
-    def _announce_next(self, prefetcher: Prefetcher) -> None:
-        if self._next or not (successors := self._plans.successors()):
-            return
-        order = interleaved([plan.plan for plan in successors])
-        prefetcher.add_order(_order(self._snapshot_of(order), order))
-        self._next = successors
+        `at_end` are the readers that are known to be at their end, or none. If no reader is left,
+        the planner counts on nobody to prefetch any more.
+        """
+        with self._lock:
+            seen = _look_at(self._active.known)
+            is_at_end = bool(at_end) and at_end == self._active.readers
+            self._active = self._active.decide(seen, at_end=is_at_end)
+            self._is_idle = not self._active.readers
+            return Wanted(self._active.readers, self._active.successors(seen))
 
-    def _require_room(self, plans: Sequence[PlanFile], readers: int, snapshot: Snapshot) -> None:
-        for plan in plans:
-            uses = ChunkUses.of(snapshot, plan.plan.inodes)
-            require_room(uses, plan.plan.group_start, self._budget_bytes(), readers)
+    def refuse(self, readers: Readers) -> None:
+        """Forget plans that cannot be prefetched."""
+        with self._lock:
+            self._active = self._active.refuse(readers)
 
-    def _clients(self) -> ProgressTracker:
-        def position() -> int:
-            read = self._plans.position()
-            self.tick(-1)  # a client at its end may still map chunks
-            return read
+    def clear(self) -> None:
+        """Forget all plans."""
+        with self._lock:
+            self._active = ActivePlans()
 
-        return ClientProgress(position)
+    def retire(self) -> None:
+        """Forget all plans; nothing prefetches for the planner any more."""
+        with self._lock:
+            self._active, self._is_idle = ActivePlans(), True
+
+    def close(self) -> None:
+        """Forget all plans, and add none any more."""
+        with self._lock:
+            self._active, self._is_closed = ActivePlans(), True
 
 
-def _order(snapshot: Snapshot, plan: ReadingPlan) -> PlannedOrder:
-    return PlannedOrder(plan.inodes, ChunkUses.of(snapshot, plan.inodes))
+def _look_at(plans: Iterable[Plan]) -> SeenPlans:
+    return {plan.id: plan.look() for plan in plans}
+
+
+def _is_read(plan: Plan, seen: SeenPlans) -> bool:
+    return plan.id not in seen or seen[plan.id].is_read
+
+
+def _reader_at(plan: Plan, seen: SeenPlans) -> Reader:
+    """A position beyond the end is the end."""
+    position = seen[plan.id].position if plan.id in seen else 0
+    return Reader(plan, min(position, len(plan.order)) if position else 0)

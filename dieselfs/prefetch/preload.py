@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from itertools import count
+from typing import Final
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import ChunkStoreError
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from chunkstore.chunk_source import ChunkRef
-    from dieselfs.prefetch.prefetcher import PlannedMemory
-    from metadata.snapshot import Snapshot
+from dieselfs.prefetch.prefetcher import PlannedMemory
+from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -40,30 +37,20 @@ class Preload:
         self._chunks = _that_fit(snapshot, budget_bytes)
         self._lock = threading.Lock()
         self._is_stopped = False
-        self._threads = [
+        self._ended = count(1)
+        self.threads = [
             threading.Thread(target=self._fetch_all, name=f"preload-{number}", daemon=True)
             for number in range(FETCHES)
         ]
-        self._left = FETCHES
 
     def start(self) -> None:
-        """Start the threads."""
-        for thread in self._threads:
+        """Start the threads. They end when all is fetched."""
+        for thread in self.threads:
             thread.start()
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all is fetched, or for `timeout_s`; return True if it has ended."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for thread in self._threads:
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if thread.ident is not None:
-                thread.join(left_s)
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def stop(self, timeout_s: float = 0.0) -> bool:
-        """Fetch no more, then `wait`. A fetch that takes longer is left to itself."""
+    def stop(self) -> None:
+        """Fetch no more, without waiting for fetches under way."""
         self._is_stopped = True
-        return self.wait(timeout_s)
 
     def _fetch_all(self) -> None:
         try:
@@ -76,18 +63,12 @@ class Preload:
                     log.warning("cannot preload chunk %s: %s", chunk.id, error)
         except Exception:
             log.exception("the preload has failed")
-        finally:
-            self._end()
+        if next(self._ended) == FETCHES and not self._is_stopped:
+            log.info("the preload is done")
 
     def _next(self) -> ChunkRef | None:
         with self._lock:
             return None if self._is_stopped else next(self._chunks, None)
-
-    def _end(self) -> None:
-        with self._lock:
-            self._left -= 1
-            if not self._left and not self._is_stopped:
-                log.info("the preload is done")
 
 
 def _that_fit(snapshot: Snapshot, budget_bytes: int) -> Iterator[ChunkRef]:

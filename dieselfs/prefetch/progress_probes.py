@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from dieselfs.prefetch.close_events import CloseEvents
 
 PROBE_FILES: Final = 64
 PROBE_BYTES: Final = 2 << 20
@@ -31,28 +33,6 @@ _STRAYS: Final = 4
 """The number of closed probes in a row that show the readers' position, however far ahead."""
 _GOLDEN: Final = 2654435769
 """2^32 / φ: its multiples fall into all parts of a stretch evenly (Knuth, TAOCP 3, §6.4)."""
-
-
-class Events(Protocol):
-    """Watched files: `dieselfs.prefetch.close_events.CloseEvents`."""
-
-    @property
-    def fd(self) -> int: ...
-
-    @property
-    def is_full(self) -> bool: ...
-
-    def watch(self, position: int, path: bytes) -> bool: ...
-
-    def unwatch(self, position: int) -> None: ...
-
-    def take(self) -> list[int]: ...
-
-    def clear(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def __len__(self) -> int: ...
 
 
 class _State(IntEnum):
@@ -87,7 +67,7 @@ def probe_positions(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
 class ProgressProbes:
     """The probes of one order after the other. One thread uses it."""
 
-    def __init__(self, events: Events, path_of: Callable[[int], bytes]) -> None:
+    def __init__(self, events: CloseEvents, path_of: Callable[[int], bytes]) -> None:
         """Create it.
 
         `events` is the caller's to close; `path_of` returns the path of a file of the snapshot.

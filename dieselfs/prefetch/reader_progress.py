@@ -1,4 +1,4 @@
-"""The positions of the readers of an order.
+"""The positions of the readers of an order, from progress probes.
 
 They are those of the slowest and the leading reader, and how far behind the slowest position one
 reader may be nevertheless. Several workers read batches side by side, and the last files of a
@@ -8,11 +8,14 @@ counts as surely read stays behind it as far as readers were seen apart lately.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from dieselfs.prefetch.close_events import CloseEvents
+from dieselfs.prefetch.progress_probes import ProgressProbes
+from metadata.snapshot import Snapshot
 
 _APART_AT_FIRST: Final = 512
 """Files, until something is known of the readers."""
@@ -26,39 +29,46 @@ Readers are taken to be as far apart as they were, less an eighth of what they h
 class ReaderProgress:
     """The positions of one order after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: CloseEvents, snapshot: Snapshot) -> None:
+        """Create it; `events` is the caller's to close."""
+        self._columns = snapshot.columns
+        self.probes = ProgressProbes(events, snapshot.path_of)
         self.low = self.leading_position = 0
         """Files that all readers, and the leading reader, have read."""
         self.apart = _APART_AT_FIRST
         """Files by which readers are apart."""
-        self._read = np.zeros(1, np.int64)
+        self.read_bytes = np.zeros(1, np.int64)
+        """See `ChunkUses`."""
 
-    def begin(self, read_bytes: npt.NDArray[np.int64]) -> None:
+    def begin(self, order: npt.NDArray[np.uint32], read_bytes: npt.NDArray[np.int64]) -> None:
         """Start an order; for `read_bytes` see `ChunkUses`."""
         self.low = self.leading_position = 0
-        self._read = read_bytes
+        self.read_bytes = read_bytes
+        self.probes.begin(order, self._columns.length[order], self._columns.chunk[order])
 
-    def reach(self, ahead_bytes: int) -> int:
-        """Return the position that a reader may have reached if it reads at most `ahead_bytes`."""
-        return int(
-            np.searchsorted(self._read, self._read[self.leading_position] + ahead_bytes, "right")
-        )
+    @property
+    def is_at_end(self) -> bool:
+        """True if all readers have read the order."""
+        return self.low >= len(self.read_bytes) - 1
 
-    def update(self, low: int, high: int, most_bytes: int, advance: Callable[[int], None]) -> None:
-        """Take over the progress of the probes.
+    def look(self, ahead_bytes: int, most_bytes: int) -> None:
+        """Look at the probes, and watch those that come next.
 
-        Readers may skip a probe (a last batch that is dropped): if the low progress falls back by
-        more than `most_bytes`, `advance` moves the probes on.
+        A reader reads at most `ahead_bytes` ahead. Readers may skip a probe (a last batch that is
+        dropped): if the low progress falls back by more than `most_bytes`, it is moved on.
         """
-        read = self._read
+        read = self.read_bytes
+        ahead = read[self.leading_position] + ahead_bytes
+        low, high = self.probes.progress(int(np.searchsorted(read, ahead, "right")))
         self.leading_position = max(self.leading_position, low, high)
         self.apart = max(self.leading_position - low, self.apart - (low - self.low) // _APART_FOR)
         if read[self.leading_position] - read[low] > most_bytes:
             forced = int(np.searchsorted(read, read[self.leading_position] - most_bytes, "left"))
-            advance(forced)
+            self.probes.advance(forced)
             low = max(low, forced)
             self.apart = 0  # they were not apart: no reader reads what is between
         self.low = low
+        self.probes.watch(self.leading_position)
 
     def surely_read(self, before: npt.NDArray[np.int64], held_back_bytes: int) -> int:
         """Return how many files even a reader that is apart has read.

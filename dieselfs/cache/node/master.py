@@ -35,7 +35,7 @@ from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import CacheObserver, MemoryStatistics
 from dieselfs.cache.ports.shared_source import SharedSource
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone, NotYetSupported
-from dieselfs.prefetch.prefetcher import PrefetchStatistics
+from dieselfs.prefetch.window import PrefetchStatistics
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,11 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import MasterPort
-from dieselfs.prefetch.plan_file import ReadingPlan
-from dieselfs.prefetch.planner import Planner
-from dieselfs.prefetch.prefetcher import PrefetchStatistics
+from dieselfs.prefetch.plan_file import ReadingPlan, open_plan
+from dieselfs.prefetch.plans import AnnouncedPlan
+from dieselfs.prefetch.prefetcher import Prefetcher
+from dieselfs.prefetch.progress_tracker import ClientProgress
+from dieselfs.prefetch.window import PrefetchStatistics
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 
@@ -39,11 +41,13 @@ class _MasterMemory:
 
 
 class ClientPlans:
-    """The planner of a task's clients. Thread-safe."""
+    """The prefetcher of a task's clients. Thread-safe."""
 
     def __init__(self, master: MasterPort) -> None:
-        self._planner = Planner(
-            _MasterMemory(master), self._snapshot_of, lambda: master.statistics().budget_bytes
+        self._prefetcher = Prefetcher(
+            _MasterMemory(master),
+            lambda: master.statistics().budget_bytes,
+            lambda snapshot: ClientProgress(),
         )
         self._snapshot: Snapshot | None = None
         self._lock = threading.Lock()
@@ -53,15 +57,16 @@ class ClientPlans:
 
         Raises `PlanTooLarge`, `SnapshotRefused` or `FileNotFoundError`.
         """
-        self._planner.follow(plan)
+        file = open_plan(plan)
+        self._prefetcher.follow(AnnouncedPlan(file, self._snapshot_of(file.plan)))
 
     def statistics(self) -> PrefetchStatistics:
         """Return the counters of the prefetcher."""
-        return self._planner.statistics()
+        return self._prefetcher.statistics()
 
     def close(self) -> None:
         """End the prefetcher and close the snapshot."""
-        self._planner.close()
+        self._prefetcher.close()
         if self._snapshot is not None:
             self._snapshot.close()
 

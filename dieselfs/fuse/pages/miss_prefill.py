@@ -32,7 +32,7 @@ from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.cache.ports.free_memory import free_memory_bytes
 from dieselfs.fuse.pages.page_filler import MAX_FILLED_FILE_BYTES, Inodes, PageFiller
 from dieselfs.fuse.pages.page_statistics import FillStatistics, MissPrefillStatistics
-from dieselfs.prefetch.progress_probes import Events
+from dieselfs.prefetch.close_events import CloseEvents
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class MissPrefill:
     def __init__(
         self,
         filler: PageFiller,
-        events: Events,
+        events: CloseEvents,
         snapshot: Snapshot,
         limit_bytes: int | None = None,
         *,

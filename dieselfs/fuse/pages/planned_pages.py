@@ -17,14 +17,16 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from dieselfs.fuse.pages.order_bytes import OrderBytes, bytes_in_use
 from dieselfs.fuse.pages.page_filler import MAX_FILLED_FILE_BYTES, Inodes, PageFiller
 from dieselfs.fuse.pages.page_statistics import PlannedPagesStatistics
-from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.progress_probes import PROBE_BYTES, Events, ProgressProbes
+from dieselfs.prefetch.chunk_uses import ChunkUses, LastUses
+from dieselfs.prefetch.close_events import CloseEvents
+from dieselfs.prefetch.progress_probes import PROBE_BYTES
+from dieselfs.prefetch.progress_tracker import ProgressTracker
 from dieselfs.prefetch.reader_progress import ReaderProgress
+from dieselfs.prefetch.window import PlannedOrder
 from dieselfs.shuffle.group_memory import UNDER_WAY
 from metadata.snapshot import Snapshot
 
@@ -51,8 +53,8 @@ _DROPPED_PART: Final = 16
 _NOT_PLANNED: Final = 0xFFFFFFFF
 
 
-class PlannedPages:
-    """The page cache of one snapshot's orders; implements `prefetcher.ProgressTracker`.
+class PlannedPages(ProgressTracker):
+    """The page cache of one snapshot's orders.
 
     `filler` and `events` are closed with it.
     """
@@ -60,23 +62,23 @@ class PlannedPages:
     def __init__(
         self,
         filler: PageFiller,
-        events: Events,
+        events: CloseEvents,
         snapshot: Snapshot,
         *,
         budget_bytes: Callable[[], int],
         set_node_memory: Callable[[int], None],
-        tick: Callable[[int], None],
         read_names_ahead: Callable[[], None] = lambda: None,
     ) -> None:
         """Create it. `read_names_ahead` is called where an order fits as a whole.
 
         `budget_bytes` bounds node memory and the page cache together: `set_node_memory` is called
-        with what the page cache leaves of it. `tick` is called with the low progress at each check.
+        with what the page cache leaves of it.
         """
         self._filler, self._events, self._snapshot = filler, events, snapshot
-        self._budget_bytes, self._set_node_memory, self._tick = budget_bytes, set_node_memory, tick
+        self._budget_bytes, self._set_node_memory = budget_bytes, set_node_memory
         self._read_names_ahead = read_names_ahead
-        self._probes = ProgressProbes(events, snapshot.path_of)
+        self._at = ReaderProgress(events, snapshot)
+        self._probes = self._at.probes
         self._node_memory = -1
         self._all_payload = int(snapshot.columns.chunk_payload_bytes.sum())
         self._kept: set[int] = set()
@@ -95,15 +97,15 @@ class PlannedPages:
         """Bytes of earlier orders that are not dropped yet."""
         self._drops = 0
         """Drops under way."""
-        self._at = ReaderProgress()
         self._behind_bytes = 0
         """The most bytes of this order that a single reader has read and that have pages."""
         self._held_back = self._reserved = 0
         self._keeps = True
         self.is_closed = False
 
-    def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
+    def begin(self, planned: PlannedOrder) -> None:
         """Start an order; drop the pages of the former one unless both fit as a whole."""
+        order, uses = planned.inodes, planned.uses
         keeps = self._all_fit(uses)
         in_drop = self._end_order(keeps=self._keeps and keeps)
         self._keeps = keeps
@@ -111,15 +113,12 @@ class PlannedPages:
             self._read_names_ahead()
         self._order, self._uses = order, uses
         self._index_of = {chunk: index for index, chunk in enumerate(uses.chunks.tolist())}
-        self._at.begin(uses.read_bytes)
+        self._at.begin(order, uses.read_bytes)
         left_out = self._kept if self._filler.stages else ()
         self._bytes = OrderBytes.of(self._snapshot, order, left_out)
-        self._by_last = np.argsort(uses.last)
-        self._passed = self._unstaged = 0
+        self._last_uses, self._last_staged = LastUses(uses), LastUses(uses)
         self._position_of = np.full(self._snapshot.file_count, _NOT_PLANNED, np.uint32)
         self._position_of[order] = np.arange(len(order), dtype=np.uint32)
-        columns = self._snapshot.columns
-        self._probes.begin(order, columns.length[order], columns.chunk[order])
         self._behind_bytes = _BEHIND_BYTES if keeps else self._most_bytes_behind()
         for chunk in in_drop:
             self._probes.pause(chunk)
@@ -152,22 +151,23 @@ class PlannedPages:
         self._divide_memory()  # node memory has handled the releases
         self._take_filled()
         at, budget = self._at, self._budget_bytes()
-        low, high = self._probes.progress(at.reach(budget))
+        at.look(budget, budget // (2 * self._copies))
         self._fill()
-        at.update(low, high, budget // (2 * self._copies), self._probes.advance)
-        self._probes.watch(at.leading_position)
         surely_read = at.surely_read(self._bytes.before, self._held_back)
         self._pass(surely_read)
         if self._filler.stages or not self._keeps:
             self._drop_behind(surely_read)
         if self._node_memory_budget() > self._node_memory:
             self._divide_memory()
-        self._tick(at.low)
         return at.low
 
     def leading_position(self) -> int:
         """Return the position of the leading reader."""
         return self._at.leading_position
+
+    def is_at_end(self) -> bool:
+        """Return whether all readers have read the order."""
+        return self._at.is_at_end
 
     def released(self) -> Sequence[int]:
         """Return the chunks that were released since the last call."""
@@ -199,6 +199,11 @@ class PlannedPages:
             if self._filler.stages:
                 self._filler.drop(self._staged_files(), staged_only=True)
             self._filler.close(0.0)
+
+    def end(self) -> None:
+        """Close, and leave the whole budget to node memory."""
+        self.close()
+        self._set_node_memory(self._budget_bytes())
 
     @property
     def _copies(self) -> int:
@@ -281,10 +286,7 @@ class PlannedPages:
 
     def _pass(self, low: int) -> None:
         """Release chunks whose last file has been read."""
-        last = self._uses.last
-        while self._passed < len(self._by_last) and last[self._by_last[self._passed]] < low:
-            chunk = int(self._uses.chunks[self._by_last[self._passed]])
-            self._passed += 1
+        for chunk in self._last_uses.before(low):
             self._to_fill.pop(chunk, None)
             self._count(chunk)  # its readers have put it into the page cache
             self._released.append(chunk)
@@ -333,10 +335,7 @@ class PlannedPages:
 
         They include files that were filled along, and files that readers read by themselves.
         """
-        last = self._uses.last
-        while self._unstaged < len(self._by_last) and last[self._by_last[self._unstaged]] < end:
-            chunk = int(self._uses.chunks[self._by_last[self._unstaged]])
-            self._unstaged += 1
+        for chunk in self._last_staged.before(end):
             self._staged.discard(chunk)
             self._filler.drop(self._files_of(chunk), staged_only=True)
 

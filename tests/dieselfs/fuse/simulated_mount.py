@@ -11,17 +11,16 @@ import random
 import select
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.errors import CacheFull
 from dieselfs.fuse.pages.page_filler import MAX_FILLED_FILE_BYTES, Filled, Inodes
 from dieselfs.fuse.pages.page_statistics import FillStatistics
 from dieselfs.fuse.pages.planned_pages import PlannedPages
-from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.prefetcher import PlannedOrder, Prefetcher, _Result
+from dieselfs.prefetch.planner import Planner
+from dieselfs.prefetch.prefetcher import PrefetcherRun
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
+from tests.dieselfs.prefetch.scripted_memory import MadePlan
 
 
 class NamedSnapshot(MadeSnapshot):
@@ -258,36 +257,38 @@ class SimulatedMount:
         self.cache = SimulatedCache(snapshot, self.events, kind)
         self.memory = SimulatedMemory(self.cache, budget_bytes)
         self.now = 0.0
-        self.ticks: list[int] = []
         self.pages = PlannedPages(
             self.cache,
             self.events,
             snapshot.as_snapshot(),
             budget_bytes=lambda: self.budget_bytes,
             set_node_memory=self.memory.set_budget,
-            tick=self.ticks.append,
         )
-        order = self.order(inodes)
-        self.prefetcher = Prefetcher(
+        self._planner = Planner()
+        self.prefetcher = PrefetcherRun(
+            self._planner,
             self.memory,
             self.pages,
-            snapshot.chunk,
             lambda: self.budget_bytes,
-            order,
             clock=lambda: self.now,
         )
-        self.prefetcher._rates.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
-        self.prefetcher._begin(order)
+        rates = self.prefetcher._window.rates
+        rates.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
+        self._plan = MadePlan(snapshot, inodes)
+        self._planner.add(self._plan, budget_bytes)
+        self.prefetcher.step()
+        self._do_tasks()
         self.most_bytes = 0
 
-    def order(self, inodes: Sequence[int]) -> PlannedOrder:
-        array = np.array(inodes, np.uint32)
-        return PlannedOrder(array, ChunkUses.of(self.snapshot.as_snapshot(), array))
+    def add(self, inodes: Sequence[int]) -> None:
+        """The readers will read this order next."""
+        self._successor = MadePlan(self.snapshot, inodes, after=self._plan.id)
+        self._planner.add(self._successor, self.budget_bytes)
 
     def go_on(self, inodes: Sequence[int]) -> None:
         """The readers are at the next order."""
-        self.prefetcher.add_order(self.order(inodes))
-        self.prefetcher.advance()
+        self.add(inodes)
+        self._plan.is_read, self._plan = False, self._successor
         self.settle()
         self.cache.was_read.clear()
 
@@ -300,10 +301,9 @@ class SimulatedMount:
         """All that the prefetcher does until it waits for something new."""
         self.now += 0.1
         while True:
-            self.prefetcher._clear_wake()
-            self.prefetcher._step()
-            while not self.prefetcher._tasks.empty():
-                self._fetch()
+            self.prefetcher.clear_wake()
+            self.prefetcher.step()
+            self._do_tasks()
             if not self._is_woken():
                 break
         self.most_bytes = max(self.most_bytes, self.memory.bytes + self.cache.bytes)
@@ -317,16 +317,9 @@ class SimulatedMount:
     def _is_woken(self) -> bool:
         return any(select.select([self.prefetcher._wake_fd, *self.pages.wake_fds()], [], [], 0))
 
-    def _fetch(self) -> None:
-        task = self.prefetcher._tasks.get()
-        assert task is not None
-        error: Exception | None = None
-        try:
-            self.memory.fetch([task.chunk])
-        except Exception as failure:
-            error = failure
-        self.prefetcher._results.append(_Result(task, self.now, error))
-        self.prefetcher._wake()
+    def _do_tasks(self) -> None:
+        while not self.prefetcher.tasks.empty():
+            self.prefetcher.do(self.prefetcher.tasks.get())  # type: ignore[arg-type]
 
     def read(self, inode: int) -> None:
         self.cache.read(inode)

@@ -4,25 +4,61 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.client_progress import ClientProgress
-from dieselfs.prefetch.prefetcher import PlannedOrder
+from dieselfs.prefetch.plan_file import ReadingPlan
+from dieselfs.prefetch.planner import Reader
+from dieselfs.prefetch.plans import Plan, Seen
+from dieselfs.prefetch.progress_tracker import ClientProgress
+from dieselfs.prefetch.requirement import MemoryNeed
+from dieselfs.prefetch.window import PlannedOrder
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
 
-DEADLINE_S = 60.0
+
+class MadePlan(Plan):
+    """A plan without a file; a test says where its reader is, and when it has left the plan."""
+
+    def __init__(
+        self,
+        snapshot: MadeSnapshot,
+        inodes: Sequence[int] | npt.NDArray[np.uint32],
+        group_start: Sequence[int] = (),
+        *,
+        id: str = "",
+        after: str = "",
+        start_at: int = 0,
+    ) -> None:
+        super().__init__(id or f"made-{next(_numbers)}", snapshot.as_snapshot(), after)
+        array, starts = np.array(inodes, np.uint32), np.array(group_start or [0, len(inodes)])
+        self.inodes = ReadingPlan(str(snapshot.id), array, starts)
+        self.at, self.is_read = start_at, True
+        self.needs = MemoryNeed()
+        """Nothing: the tests of the window give less memory than an order should have."""
+
+    @property
+    def order(self) -> ReadingPlan:
+        return self.inodes
+
+    @property
+    def need(self) -> MemoryNeed:  # type: ignore[override]
+        return self.needs
+
+    def look(self) -> Seen:
+        return Seen(self.at, self.is_read)
+
+
+_numbers = count()
 
 
 def order_of(
     snapshot: MadeSnapshot, inodes: Sequence[int] | npt.NDArray[np.uint32]
 ) -> PlannedOrder:
-    array = np.array(inodes, np.uint32)
-    return PlannedOrder(array, ChunkUses.of(snapshot.as_snapshot(), array))
+    return PlannedOrder.of((Reader(MadePlan(snapshot, inodes)),))
 
 
 class ScriptedMemory:
@@ -91,7 +127,7 @@ class MovedReaders(ClientProgress):
     """Readers at `at`, which a test sets."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: self.at)
+        super().__init__()
         self.at = 0
         self.orders: list[list[int]] = []
         self.arrivals: list[list[int]] = []
@@ -100,14 +136,15 @@ class MovedReaders(ClientProgress):
         self.closed = 0
         self.on_look: Callable[[], None] = lambda: None
 
-    def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
-        super().begin(order, uses)
-        self.orders.append(order.tolist())
+    def begin(self, order: PlannedOrder) -> None:
+        super().begin(order)
+        self.orders.append(order.inodes.tolist())
         self.arrivals.append([])
 
     def position(self) -> int:
         self.on_look()
-        return super().position()
+        self._position = self.at
+        return self.at
 
     def arrived(self, chunk: int) -> None:
         self.arrivals[-1].append(chunk)

@@ -1,6 +1,6 @@
-"""A node in simulated time: a store that has a rate and a latency, a reader that has a rate and a manner, and a follower between them.
+"""A node in simulated time: a store that has a rate and a latency, a reader that has a rate and a manner, and a prefetcher between them.
 
-It takes the follower's steps itself instead of starting its threads, as often and upon the same events as these would: thousands of chunks
+It takes the prefetcher's steps itself instead of starting its threads, as often and upon the same events as these would: thousands of chunks
 in a second, the same each time.
 """
 
@@ -14,11 +14,13 @@ import numpy as np
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.client_progress import ClientProgress
-from dieselfs.prefetch.prefetcher import PlannedOrder, Prefetcher, _Result, _Task
+from dieselfs.prefetch.planner import Planner
+from dieselfs.prefetch.prefetcher import PrefetcherRun
+from dieselfs.prefetch.progress_tracker import ClientProgress
+from dieselfs.prefetch.window import Fetch, Fetched
 from dieselfs.shuffle.order import shuffle_order
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
+from tests.dieselfs.prefetch.scripted_memory import MadePlan
 
 TICK_S = 0.001
 STEP_S = 0.02
@@ -88,25 +90,24 @@ class Node:
         self.position = 0
         self.memory = Forgotten()
         self._store, self._in_memory = store, in_memory
-        self._order = self.order(group_size, 0)
-        self.prefetcher = Prefetcher(
+        self._order = shuffle_order(self.snapshot.chunk_first_inode, 5, 0, group_size).inodes
+        planner = Planner()
+        self.prefetcher = PrefetcherRun(
+            planner,
             self.memory,
-            ClientProgress(lambda: self.position),
-            self.snapshot.chunk,
+            ClientProgress(),
             lambda: budget_chunks * self.chunk_bytes,
-            self._order,
             clock=lambda: self.now,
         )
-        self.prefetcher._begin(self._order)
-        self._number = self.snapshot.columns.chunk[self._order.inodes].tolist()
-        self._arriving: list[tuple[float, int, _Task]] = []
+        self._plan = MadePlan(self.snapshot, self._order)
+        planner.add(self._plan, budget_chunks * self.chunk_bytes)
+        self.prefetcher.step()
+        self.prefetcher.do(self.prefetcher.tasks.get())  # type: ignore[arg-type]
+        self._number = self.snapshot.columns.chunk[self._order].tolist()
+        self._arriving: list[tuple[float, int, Fetch]] = []
         self._free_at = 0.0
         self._there: set[int] = set()
         self._step_at = 0.0
-
-    def order(self, group_size: int, epoch: int) -> PlannedOrder:
-        inodes = shuffle_order(self.snapshot.chunk_first_inode, 5, epoch, group_size).inodes
-        return PlannedOrder(inodes, ChunkUses.of(self.snapshot.as_snapshot(), inodes))
 
     def run(self, wanted_bytes: Callable[[float], float], until: int | None = None) -> Course:
         """Read until a file, or the end. `wanted_bytes` says how many the reader would have read by a time of its own, which stands still
@@ -142,20 +143,21 @@ class Node:
         while self._arriving and self._arriving[0][0] <= self.now:
             at, _, task = heapq.heappop(self._arriving)
             self._there.add(number_of(task.chunk.id))
-            self.prefetcher._results.append(_Result(task, at, None))
+            self.prefetcher.results.append(Fetched(task, at))
             came = True
         if came:
             self._step()
 
     def _step(self) -> None:
-        self.prefetcher._step()
+        self._plan.at = self.position
+        self.prefetcher.step()
         self._step_at = self.now + STEP_S
-        while not self.prefetcher._tasks.empty():
-            task = self.prefetcher._tasks.get()
-            assert task is not None
+        while not self.prefetcher.tasks.empty():
+            task = self.prefetcher.tasks.get()
+            assert isinstance(task, Fetch)
             heapq.heappush(self._arriving, (self._arrival(task), task.use, task))
 
-    def _arrival(self, task: _Task) -> float:
+    def _arrival(self, task: Fetch) -> float:
         size = task.chunk.payload_bytes
         if self._in_memory(number_of(task.chunk.id)):
             return self.now + 0.0002

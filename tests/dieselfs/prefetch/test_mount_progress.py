@@ -6,11 +6,13 @@ from typing import cast
 import numpy as np
 import pytest
 
-from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.mount_progress import MountProgress
+from dieselfs.prefetch.planner import Reader
 from dieselfs.prefetch.progress_probes import probe_positions
+from dieselfs.prefetch.progress_tracker import MountProgress
+from dieselfs.prefetch.window import PlannedOrder
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
+from tests.dieselfs.prefetch.scripted_memory import MadePlan
 
 CHUNKS, IN_CHUNK, SIZE = 10, 640, 1000
 FILES = CHUNKS * IN_CHUNK
@@ -58,17 +60,16 @@ class Reading:
     """Files are read in the order of their numbers."""
 
     def __init__(self) -> None:
-        self.ticks: list[int] = []
         snapshot = cast(Snapshot, Named([[SIZE] * IN_CHUNK] * CHUNKS))
         self.closes = Closes()
-        self.readers = MountProgress(self.closes, snapshot, BUDGET, self.ticks.append)
-        self.order = np.arange(FILES, dtype=np.uint32)
-        self.uses = ChunkUses.of(snapshot, self.order)
+        self.readers = MountProgress(self.closes, snapshot, BUDGET)
+        plan = MadePlan(cast(MadeSnapshot, snapshot), range(FILES))
+        self.order = PlannedOrder.of((Reader(plan),))
         self.probes: Sequence[int] = probe_positions(np.full(FILES, SIZE)).tolist()
         self.begin()
 
     def begin(self) -> None:
-        self.readers.begin(self.order, self.uses)
+        self.readers.begin(self.order)
         assert self.readers.position() == 0
 
     def read(self, begin: int, end: int) -> int:
@@ -91,7 +92,7 @@ def test_the_last_probe_that_was_closed_after_all_before_it_is_the_position(
     assert reading.read(1280, 1536) == before, "a reader that lags is waited for"
     assert reading.readers.leading_position() > 1280
     assert reading.read(1024, 1280) > 1536 - 128
-    assert reading.ticks[-1] == reading.readers.position()
+    assert not reading.readers.is_at_end()
 
 
 def test_a_chunk_is_released_when_its_last_file_has_surely_been_read(reading: Reading) -> None:
@@ -102,6 +103,15 @@ def test_a_chunk_is_released_when_its_last_file_has_surely_been_read(reading: Re
     reading.read(3 * IN_CHUNK, FILES)
     assert {*reading.readers.released()} >= {4, 5, 6}
     assert list(reading.readers.released()) == []
+
+
+def test_the_last_probe_is_the_end(reading: Reading) -> None:
+    for begin in range(0, FILES, 640):
+        assert not reading.readers.is_at_end()
+        reading.read(begin, begin + 640)
+    assert reading.readers.is_at_end()
+    reading.begin()
+    assert not reading.readers.is_at_end()
 
 
 def test_a_stray_read_far_ahead_moves_nothing(reading: Reading) -> None:

@@ -10,9 +10,15 @@ import pytest
 
 from chunkstore.errors import Unavailable
 from dieselfs.errors import CacheFull, MasterGone
-from dieselfs.prefetch.prefetcher import FETCHES, Prefetcher
+from dieselfs.prefetch.plan_file import ReadingPlan
+from dieselfs.prefetch.prefetcher import Prefetcher, PrefetcherRun
+from dieselfs.prefetch.window import FETCHES, PrefetchStatistics
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
-from tests.dieselfs.prefetch.scripted_memory import MovedReaders, ScriptedMemory, order_of
+from tests.dieselfs.prefetch.scripted_memory import (
+    MadePlan,
+    MovedReaders,
+    ScriptedMemory,
+)
 from tests.eventually import eventually
 
 SNAPSHOT = MadeSnapshot.even(chunks=20, files=5, file_bytes=100)
@@ -21,22 +27,34 @@ ALL = list(range(100))
 
 
 class Following:
-    """A follower with what is around it."""
+    """A prefetcher with what is around it."""
 
     def __init__(self, memory: ScriptedMemory, budget_chunks: float, inodes: list[int]) -> None:
         self.memory = memory
         self.readers = MovedReaders()
         self.budget_bytes = int(budget_chunks * CHUNK_BYTES)
         self.prefetcher = Prefetcher(
-            memory,
-            self.readers,
-            SNAPSHOT.chunk,
-            lambda: self.budget_bytes,
-            order_of(SNAPSHOT, inodes),
+            memory, lambda: self.budget_bytes, lambda snapshot: self.readers
         )
-        # When they are due is the pace's to say, and another test's.
-        self.prefetcher._rates.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
-        self.prefetcher.start()
+        self.plans = [MadePlan(SNAPSHOT, inodes)]
+        self.prefetcher.follow(self.plans[0])
+        # When they are due is the rates' to say, and another test's.
+        rates = self.run._window.rates
+        rates.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
+
+    @property
+    def run(self) -> PrefetcherRun:
+        assert self.prefetcher._run is not None
+        return self.prefetcher._run
+
+    def add_order(self, inodes: list[int]) -> None:
+        self.plans.append(MadePlan(SNAPSHOT, inodes, after=self.plans[-1].id))
+        self.prefetcher.follow(self.plans[-1])
+
+    def advance(self) -> None:
+        """The reader leaves the last plan but one."""
+        self.plans[-2].is_read = False
+        self.run.wake()
 
     def wait_for_arrivals(self, *chunks: int) -> None:
         eventually(
@@ -54,7 +72,7 @@ class Following:
 
         self.readers.on_look = look
         for wanted in range(1, 4):
-            self.prefetcher._wake()
+            self.run.wake()
             eventually(lambda wanted=wanted: looks >= wanted)
 
 
@@ -71,7 +89,7 @@ def follow() -> Iterator[Callable[..., Following]]:
     for planner in made:
         planner.memory.release_all()
         planner.prefetcher.close()
-    eventually(lambda: set(threading.enumerate()) <= threads, "the threads end")
+    eventually(lambda: set(threading.enumerate()) <= threads, "threads are left")
 
 
 Make = Callable[..., Following]
@@ -269,7 +287,7 @@ def test_readers_that_are_far_ahead_have_nothing_fetched_behind_them(follow: Mak
 def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
     planner = follow(6)
     backwards = ALL[::-1]
-    planner.prefetcher.add_order(order_of(SNAPSHOT, backwards))
+    planner.add_order(backwards)
     eventually(lambda: len(planner.memory.expected) == 2)
     assert planner.memory.expected[-1] == [*range(20), *range(19, -1, -1)]
     for position in range(
@@ -287,7 +305,7 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
     assert planner.prefetcher.statistics().window_bytes == 6 * CHUNK_BYTES
 
     planner.readers.at = 0
-    planner.prefetcher.advance()
+    planner.advance()
     planner.wait_for_arrivals(14, 15, 16, 17, 18, 19)
     planner.settle()
     assert planner.readers.orders == [ALL, backwards]
@@ -306,8 +324,8 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
 def test_a_fetch_for_the_order_before_gives_its_room_back(follow: Make) -> None:
     planner = follow(2, holds=True)
     eventually(lambda: sorted(planner.memory.under_way) == [0, 1])
-    planner.prefetcher.add_order(order_of(SNAPSHOT, [50, 55, 60]))
-    planner.prefetcher.advance()
+    planner.add_order([50, 55, 60])
+    planner.advance()
     eventually(lambda: len(planner.readers.orders) == 2)
     planner.memory.release(0, 1)
     eventually(lambda: sorted(planner.memory.under_way) == [10, 11])
@@ -318,13 +336,30 @@ def test_a_fetch_for_the_order_before_gives_its_room_back(follow: Make) -> None:
     assert planner.prefetcher.statistics().window_bytes == 2 * CHUNK_BYTES
 
 
-def test_one_that_is_told_to_go_on_first_does_so_when_it_knows_where_to(follow: Make) -> None:
+class SlowPlan(MadePlan):
+    """A plan whose order is laid out when a test says so."""
+
+    is_free = threading.Event()
+
+    @property
+    def order(self) -> ReadingPlan:
+        assert self.is_free.wait(60)
+        return super().order
+
+
+def test_readers_that_go_on_before_their_order_is_laid_out_are_waited_for(follow: Make) -> None:
     planner = follow(20)
-    planner.prefetcher.advance()
+    planner.wait_for_arrivals(*range(20))
+    following = SlowPlan(SNAPSHOT, [7], after=planner.plans[-1].id)
+    planner.plans.append(following)
+    planner.prefetcher.follow(following)
+    planner.advance()
+    eventually(lambda: planner.prefetcher.plans == (following,))
     planner.settle()
-    assert planner.prefetcher.is_advancing
-    planner.prefetcher.add_order(order_of(SNAPSHOT, [7]))
-    eventually(lambda: not planner.prefetcher.is_advancing)
+    assert planner.prefetcher.statistics().files == 100
+    assert planner.readers.orders == [ALL]
+    following.is_free.set()
+    eventually(lambda: planner.readers.orders == [ALL, [7]])
     planner.wait_for_arrivals(1)
     assert planner.prefetcher.statistics().files == 1
 
@@ -333,8 +368,8 @@ def test_an_order_without_chunks_is_no_fault(follow: Make) -> None:
     planner = follow(1, [])
     planner.settle()
     assert planner.memory.expected == [[]]
-    planner.prefetcher.add_order(order_of(SNAPSHOT, [7]))
-    planner.prefetcher.advance()
+    planner.add_order([7])
+    planner.advance()
     planner.wait_for_arrivals(1)
 
 
@@ -356,8 +391,8 @@ def test_the_readers_wake_it(follow: Make) -> None:
     readers = WakingReaders()
     looks = threading.Semaphore(0)
     readers.on_look = looks.release
-    prefetcher = Prefetcher(memory, readers, SNAPSHOT.chunk, lambda: 500, order_of(SNAPSHOT, ALL))
-    prefetcher.start()
+    prefetcher = Prefetcher(memory, lambda: 500, lambda snapshot: readers)
+    prefetcher.follow(MadePlan(SNAPSHOT, ALL))
     try:
         begun = time.monotonic()
         for _ in range(300):
@@ -388,8 +423,7 @@ def test_it_ends_within_its_timeout_and_leaves_nothing() -> None:
         planner.wait_for_arrivals(0)
         planner.prefetcher.close()
         planner.prefetcher.close()  # once more is no error
-        planner.prefetcher.advance()
-        planner.prefetcher.add_order(order_of(SNAPSHOT, ALL))
+        planner.add_order(ALL)
         assert not planner.prefetcher.is_running
         assert planner.readers.closed >= 1
     assert set(threading.enumerate()) <= threads
@@ -412,15 +446,13 @@ def test_a_fetch_that_hangs_is_left_to_itself() -> None:
     eventually(lambda: descriptors() <= before)
 
 
-def test_one_that_was_never_started_can_be_closed() -> None:
-    before = descriptors()
-    readers = MovedReaders()
-    prefetcher = Prefetcher(
-        ScriptedMemory(), readers, SNAPSHOT.chunk, lambda: 500, order_of(SNAPSHOT, ALL)
-    )
+def test_one_without_a_plan_can_be_closed() -> None:
+    before, threads = descriptors(), set(threading.enumerate())
+    prefetcher = Prefetcher(ScriptedMemory(), lambda: 500, lambda snapshot: MovedReaders())
+    assert prefetcher.statistics() == PrefetchStatistics()
     prefetcher.close()
     assert descriptors() <= before
-    assert readers.closed == 1
+    assert set(threading.enumerate()) <= threads
 
 
 def test_one_that_stops_expects_nothing_any_more(follow: Make) -> None:

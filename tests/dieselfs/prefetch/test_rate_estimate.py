@@ -97,9 +97,9 @@ def test_what_is_in_memory_does_not_pass_for_a_fast_store() -> None:
 def test_memory_is_told_of_each_use_once() -> None:
     node = Node(SLOW_DISK, budget_chunks=30)
     node.run(steadily(200e6))
-    node.prefetcher._step()
+    node._step()
     (expected,) = node.memory.expected
-    uses = node.prefetcher._orders[0].uses
+    uses = node.prefetcher._window._orders[0].uses
     assert list(expected) == [node.snapshot.chunk(chunk).id for chunk in uses.chunks.tolist()]
     assert node.memory.used == sorted(set(node.memory.used))
     assert node.memory.used[-1] == 200

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.errors import PlanTooLarge
 from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.requirement import require_room, require_room_for
+from dieselfs.prefetch.requirement import MemoryNeed, require_room_for
 from dieselfs.shuffle.group_memory import UNDER_WAY
 from dieselfs.shuffle.order import ShuffledOrder, ShuffleParameters, shuffle_order
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
@@ -21,7 +21,7 @@ def refusal(
 ) -> PlanTooLarge | None:
     uses = ChunkUses.of(snapshot.as_snapshot(), order.inodes)
     try:
-        require_room(uses, order.group_start, memory_bytes, readers)
+        MemoryNeed.of(uses, order.group_start).require(memory_bytes, readers)
     except PlanTooLarge as error:
         return error
     return None
@@ -68,7 +68,7 @@ def test_an_order_that_needs_no_chunk_needs_nothing() -> None:
     order = shuffle_order(snapshot.chunk_first_inode, 1, 0, 2)
     assert refusal(snapshot, order, 0) is None
     nothing = ChunkUses.of(snapshot.as_snapshot(), np.empty(0, np.uint32))
-    require_room(nothing, np.array([0]), 0)
+    MemoryNeed.of(nothing, np.array([0])).require(0)
 
 
 def test_parameters_select_the_order() -> None:

@@ -106,7 +106,7 @@ def test_one_reader_finds_everything_and_nothing_is_dropped_before_it_was_read(
         assert mounted.cache.unstaged_unread == []
         assert mounted.cache.reads == [], "not even the probes are READ"
         assert mounted.prefetcher.statistics().position == len(order)
-        assert mounted.ticks[-1] == len(order)
+        assert mounted.pages.position() == len(order)
         assert mounted.prefetcher.statistics().skipped == 0
         order = shuffled(epoch + 1, group_size)
         mounted.go_on(order)
@@ -139,7 +139,7 @@ def test_each_chunk_is_fetched_once_an_epoch_and_what_memory_has_left_is_used_ag
     order = shuffled(0)
     mounted = mount(20, order)
     following = shuffled(1)
-    mounted.prefetcher.add_order(mounted.order(following))
+    mounted.add(following)
     mounted.read_in_batches(order, 1, 32, seed=0)
     mounted.settle()
     first = len(mounted.memory.fetched)
@@ -175,7 +175,7 @@ def test_a_dataset_that_fits_is_kept(mount: Make, kind: str) -> None:
         mounted.go_on(shuffled(epoch))
         mounted.read_in_batches(shuffled(epoch), 2, 32, seed=epoch)
         mounted.settle()
-        assert mounted.ticks[-1] == 2000, "files that are cached tell the progress too"
+        assert mounted.pages.position() == 2000, "files that are cached tell the progress too"
     assert mounted.cache.reads == []
     assert len(mounted.memory.fetched) == 50
     assert mounted.cache.dropped == []
@@ -337,7 +337,7 @@ def test_probes_are_watched_only_shortly_before_their_turn(kind: str) -> None:
         assert len(mounted.events) == 1024
         mounted.read_in_batches(order[:10_000], 1, 32, seed=0, steps_every=64)
         assert mounted.events.most <= 1024
-        assert mounted.ticks[-1] >= 9_900
+        assert mounted.pages.position() >= 9_900
     finally:
         mounted.close()
 
@@ -349,7 +349,7 @@ def test_with_few_watches_those_that_come_first_are_used(mount: Make, kind: str)
     mounted.settle()
     assert mounted.cache.dropped_unread == []
     assert mounted.cache.reads == []
-    assert mounted.ticks[-1] == len(order)
+    assert mounted.pages.position() == len(order)
 
 
 def test_probes_that_cannot_be_watched_are_left_out(mount: Make, kind: str) -> None:

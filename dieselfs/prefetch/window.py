@@ -1,0 +1,305 @@
+"""The window of the prefetcher: the chunks of known orders that are fetched and not read yet.
+
+It decides from values what to fetch, and has no thread, no clock and no input or output. The
+prefetcher passes in what has happened. The decisions follow from three numbers: how far the readers
+are, how fast they go, and how fast chunks arrive (`rate_estimate`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.errors import CacheFull, MasterGone
+from dieselfs.prefetch.chunk_uses import ChunkUses, interleaved, rest_of
+from dieselfs.prefetch.planner import Readers
+from dieselfs.prefetch.rate_estimate import RateEstimate
+
+log = logging.getLogger(__name__)
+
+FETCHES: Final = 8
+"""The most fetches at a time.
+
+The store's own limit finds out how many of them the store can handle
+(`chunkstore.stores.adaptive_limit`).
+"""
+_LOOKAHEAD: Final = 4096
+_WAITING, _UNDER_WAY, _CACHED, _RELEASED = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOrder:
+    """The common order of several readers, with the chunks that it needs."""
+
+    readers: Readers
+    inodes: npt.NDArray[np.uint32]
+    uses: ChunkUses
+    ids: Sequence[ChunkId]
+    """The ids of the chunks of `uses`."""
+    chunk: Callable[[int], ChunkRef]
+    """Returns a chunk by its number."""
+
+    @classmethod
+    def of(cls, readers: Readers) -> PlannedOrder:
+        """Lay out the order of the readers: 0.3 s for 1.28 million files."""
+        rests = [rest_of(reader.plan.order, reader.start) for reader in readers]
+        snapshot, inodes = readers[0].plan.snapshot, interleaved(rests).inodes
+        uses = ChunkUses.of(snapshot, inodes)
+        ids = [snapshot.chunk(number).id for number in uses.chunks.tolist()]
+        return cls(readers, inodes, uses, ids, snapshot.chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchStatistics:
+    """Counters since the prefetcher began, unless stated otherwise."""
+
+    files: int = 0
+    """Files in the order that is read now."""
+    position: int = 0
+    """The number of these files that are read now."""
+    window_bytes: int = 0
+    """The current bytes of this order that are not read yet.
+
+    They are being fetched, in node memory, or outside of it.
+    """
+    under_way: int = 0
+    """The current number of chunks that are being fetched."""
+    fetched: int = 0
+    """Chunks that were prefetched, or found in node memory when their turn came."""
+    late: int = 0
+    """Fetched chunks that arrived when the readers had already reached their first file."""
+    skipped: int = 0
+    """Chunks that could not be prefetched: their readers get them, or the error."""
+    no_room: int = 0
+    """Times that node memory had no room for a chunk whose turn it was."""
+    consumption_bytes_per_s: float = 0.0
+    """The rate measured while readers read."""
+    arrival_bytes_per_s: float = 0.0
+    """The rate measured while a fetch was under way."""
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A chunk to fetch."""
+
+    use: int
+    """The number of its use, counted from the first order."""
+    chunk: ChunkRef
+    requested_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The end of a fetch."""
+
+    fetch: Fetch
+    at: float
+    error: Exception | None = None
+
+
+class Window:
+    """The states of the uses of all known orders, which lie one after the other, as columns."""
+
+    def __init__(self, now: float) -> None:
+        """Create it without an order."""
+        self.position = 0
+        """Files of the first order that have been read."""
+        self.under_way = 0
+        """Chunks that are being fetched."""
+        self.is_expectation_current = False
+        """False if node memory must be told again which uses to expect."""
+        self.rates = RateEstimate(now)
+        self._finished_uses = 0
+        """The uses of orders that are over.
+
+        A use's number counts from the first order ever, its index from the one that is read now.
+        """
+        self._bytes = self._finished_bytes = self._leading_position = 0
+        self._expected: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        """The indices of the uses that node memory expects."""
+        self._expected_used = 0
+        self._fetched = self._late = self._skipped = self._no_room = 0
+        self._state = np.empty(0, np.uint8)
+        self._lay_out([])
+
+    @property
+    def files(self) -> int:
+        """The files of the first order."""
+        return self._orders[0].uses.files if self._orders else 0
+
+    def statistics(self, outside_bytes: int) -> PrefetchStatistics:
+        """Return the counters. `outside_bytes` are those of the orders outside of node memory."""
+        return PrefetchStatistics(
+            files=self.files,
+            position=self.position,
+            window_bytes=self._bytes + outside_bytes,
+            under_way=self.under_way,
+            fetched=self._fetched,
+            late=self._late,
+            skipped=self._skipped,
+            no_room=self._no_room,
+            consumption_bytes_per_s=self.rates.consumption,
+            arrival_bytes_per_s=self.rates.arrival,
+            latency_s=self.rates.latency,
+        )
+
+    # The orders
+
+    def begin(self, order: PlannedOrder) -> None:
+        """Start an order in place of all known ones."""
+        self._leave(len(self._state))
+        self._lay_out([order])
+
+    def add(self, order: PlannedOrder) -> None:
+        """Add an order that comes after the last known one."""
+        self._lay_out([*self._orders, order])
+
+    def advance(self) -> PlannedOrder:
+        """Change to the next order and return it. Its fetched chunks stay."""
+        self._leave(len(self._orders[0].uses))
+        self._lay_out(self._orders[1:])
+        return self._orders[0]
+
+    def cached(self) -> Iterator[int]:
+        """Return the chunks of the first order that have arrived and are not released."""
+        is_cached = self._state[: len(self._orders[0].uses)] == _CACHED
+        return iter(self._number[np.flatnonzero(is_cached)].tolist())
+
+    def _leave(self, uses: int) -> None:
+        is_cached = self._state[:uses] == _CACHED
+        self._bytes -= int(self._payload[:uses][is_cached].sum())
+        self._finished_bytes += int(self._read_bytes[self.position])
+        self._finished_uses += uses
+        self._state = self._state[uses:]
+        self.position = self._leading_position = 0
+
+    def _lay_out(self, orders: list[PlannedOrder]) -> None:
+        """Lay out the columns; the states of the first uses are kept."""
+        uses = [order.uses for order in orders]
+        begins = np.cumsum([0, *(use.files for use in uses)])
+        self._number = _joined(use.chunks for use in uses)
+        self._first = _joined(use.first + at for use, at in zip(uses, begins, strict=False))
+        self._payload = _joined(use.payload_bytes for use in uses)
+        self._to_fetch = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._payload)])
+        lengths = _joined(np.diff(use.read_bytes) for use in uses)
+        self._read_bytes = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        state = np.full(len(self._number), _WAITING, np.uint8)
+        state[: len(self._state)] = self._state
+        self._state = state
+        self._index_of = {} if not uses else {c: i for i, c in enumerate(uses[0].chunks.tolist())}
+        self._next = 0
+        self._orders = orders
+        self.is_expectation_current = False
+
+    # The readers
+
+    def move(self, position: int, leading_position: int, now: float) -> None:
+        """Note how far the readers are; the leading one is no less far than the others."""
+        self.position = min(position, self.files)
+        self._leading_position = min(max(leading_position, self.position), self.files)
+        self.rates.consumed(self._finished_bytes + int(self._read_bytes[self.position]), now)
+
+    def release(self, chunks: Sequence[int]) -> None:
+        """Note that node memory need not keep these chunks for the first order."""
+        for chunk in chunks:
+            index = self._index_of[chunk]
+            if self._state[index] == _CACHED:
+                self._bytes -= int(self._payload[index])
+            self._state[index] = _RELEASED
+
+    # The expectations of node memory
+
+    def expectation(self) -> list[ChunkId]:
+        """Return the uses to come, in order, which node memory is told to expect."""
+        self._expected, self._expected_used = np.flatnonzero(self._state != _RELEASED), 0
+        self.is_expectation_current = True
+        ids = [id for order in self._orders for id in order.ids]
+        return [ids[index] for index in self._expected.tolist()]
+
+    def newly_used(self) -> int:
+        """Return how many of the expected uses are over, if that are more than before; or else 0.
+
+        They are those up to the first that is not released.
+        """
+        left = np.flatnonzero(self._state[self._expected[self._expected_used :]] != _RELEASED)
+        newly = int(left[0]) if len(left) else len(self._expected) - self._expected_used
+        self._expected_used += newly
+        return self._expected_used if newly else 0
+
+    def expects_finished_uses(self) -> bool:
+        """Return whether node memory expects uses that are over, since one before them is not."""
+        return bool((self._state[self._expected[self._expected_used :]] == _RELEASED).any())
+
+    def exceeds(self, room_bytes: int) -> bool:
+        """Return whether all chunks of the known orders are more than `room_bytes`."""
+        return int(self._to_fetch[-1]) > room_bytes
+
+    # The fetches
+
+    def due(self, budget_bytes: int, outside_bytes: int, now: float) -> Iterator[Fetch]:
+        """Yield the chunks to request now.
+
+        The window and `outside_bytes` stay within the budget; a larger chunk is fetched alone.
+        """
+        while self.under_way < FETCHES:
+            while self._next < len(self._state) and self._state[self._next] != _WAITING:
+                self._next += 1
+            if self._next == len(self._state):
+                return
+            index, size = self._next, int(self._payload[self._next])
+            taken = self._bytes + outside_bytes
+            if (taken and taken + size > budget_bytes) or not self._is_due():
+                return
+            if not self.under_way:
+                self.rates.begun(now)
+            self._next += 1
+            self._state[index] = _UNDER_WAY
+            self.under_way += 1
+            self._bytes += size
+            chunk = self._orders[0].chunk(int(self._number[index]))
+            yield Fetch(self._finished_uses + index, chunk, now)
+
+    def ended(self, fetched: Fetched, now: float) -> int | None:
+        """Note the end of a fetch; return the chunk if it has arrived for the first order."""
+        fetch, error = fetched.fetch, fetched.error
+        index, size = fetch.use - self._finished_uses, fetch.chunk.payload_bytes
+        is_planned = index >= 0 and self._state[index] == _UNDER_WAY
+        self.under_way -= 1
+        if error is None:
+            self._fetched += 1
+            self.rates.arrived(size, fetched.at - fetch.requested_at, now, self.under_way > 0)
+        if error is not None or not is_planned:
+            self._bytes -= size
+        if not is_planned:
+            return None
+        if error is None:
+            self._state[index] = _CACHED
+            self._late += bool(self._first[index] < self._leading_position)
+            return int(self._number[index]) if index < len(self._orders[0].uses) else None
+        if isinstance(error, CacheFull | MasterGone):
+            self._state[index] = _WAITING
+            self._next = min(self._next, index)
+            self._no_room += isinstance(error, CacheFull)
+        else:
+            log.warning("cannot prefetch chunk %s: %s", fetch.chunk.id, error)
+            self._skipped += 1
+            self._state[index] = _RELEASED
+        return None
+
+    def _is_due(self) -> bool:
+        coming = slice(self._next, self._next + _LOOKAHEAD)
+        until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._leading_position]
+        end = self._to_fetch[self._next + 1 : self._next + 1 + _LOOKAHEAD]
+        return self.rates.is_due(until_use, end - self._to_fetch[self._next])
+
+
+def _joined(columns: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *columns])
