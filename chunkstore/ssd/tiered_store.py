@@ -7,19 +7,18 @@ in the background. A read of megabytes of a large object loads the segments that
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, Literal, TypeAlias
 
-from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import CallThreads, NoThread
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import ChunkStoreError, Corrupt
 from chunkstore.object_keys import chunk_key, chunk_of_key
+from chunkstore.single_flight import SingleFlight
 from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectStore
 
@@ -97,16 +96,11 @@ class TieredStore:
         self._dataset = dataset
         self._tier = tier
         tier.register(dataset)
-        renew_now_and_after_fork(self)
+        self._threads = CallThreads("ssd-warm", _AT_ONCE)
+        self._warming: SingleFlight[None] = SingleFlight()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.store, self._dataset, self._tier, self._size_of)
-
-    def renew(self) -> None:
-        """Start without threads or loads in progress; called at first and in a forked child."""
-        self._threads = CallThreads("ssd-warm", _AT_ONCE)
-        self._warming: set[tuple[bytes, int]] = set()
-        self._lock = threading.Lock()
 
     def get(self, key: str) -> Buffer:
         """Return a whole object, from the tier or the store."""
@@ -226,27 +220,24 @@ class TieredStore:
         such fetches are mostly wasted.
         """
         wanted = chunk, offset // _BLOCK_BYTES
-        with self._lock:
-            if wanted in self._warming or len(self._warming) >= 2 * _AT_ONCE:
-                return
-            if not self._tier.may_warm(length) or not self._tier.admits(self._dataset.id, chunk):
-                return
-            self._warming.add(wanted)
+        if self._warming.is_under_way(wanted):
+            return
+        if not self._tier.may_warm(length) or not self._tier.admits(self._dataset.id, chunk):
+            return
 
         def fetch() -> None:
             try:
                 self._fetch(ChunkId(chunk), offset)
             except ChunkStoreError as error:
                 log.info("cannot load chunk %s to the SSD: %s", chunk.hex(), error)
-            finally:
-                with self._lock:
-                    self._warming.discard(wanted)
 
         try:
-            self._threads.start(fetch, SimpleQueue())  # no caller waits for its end
+            # No caller waits for the end of the thread.
+            self._warming.begin(
+                wanted, fetch, lambda land: self._threads.start(land, SimpleQueue())
+            )
         except NoThread:
-            with self._lock:
-                self._warming.discard(wanted)
+            pass
 
     def _fetch(self, chunk: ChunkId, offset: int) -> None:
         size_bytes = None if self._size_of is None else self._size_of(chunk)

@@ -142,7 +142,7 @@ def test_an_ssd_too_small_for_what_is_read_by_parts_costs_the_store_little(
     for _ in range(reads):
         number, start = draw.randrange(40), draw.randrange(MIB - length)
         assert bytes(tiered.get_range(key(number), start, length)) == bytes([number]) * length
-        eventually(lambda: not tiered._warming)
+        eventually(lambda: not tiered._warming._flights)
     assert tier.statistics().hits > reads // 10
     assert sum(store.bytes.values()) <= 2 * reads * length + budget
     tier.close()
@@ -284,7 +284,7 @@ def test_what_has_no_room_is_not_fetched_in_vain_each_time(
     tiered = TieredStore(store, DATASET, tier)
     for number in range(8):
         tiered.get_range(key(number), 0, 1000)
-        eventually(lambda: not tiered._warming)
+        eventually(lambda: not tiered._warming._flights)
     assert sum(store.bytes.values()) <= 8 * 1000 + 2 * 3 * MIB
     tier.close()
 
