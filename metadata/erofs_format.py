@@ -2,7 +2,7 @@
 images use it.
 
 The source is Linux `fs/erofs/erofs_fs.h`; docs/kernel-image.md describes every field used. All
-numbers are little-endian. The writer and the reader share this module and nothing else.
+numbers are little-endian. The writer and the tests' reader share this module and nothing else.
 """
 
 from __future__ import annotations

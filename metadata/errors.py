@@ -12,7 +12,6 @@ MetadataError
 │                          or use a new one
 ├── SnapshotRefused        the file is not a sound snapshot, or of another dataset: tell the user
 ├── SnapshotStale          the dataset is newer: refresh, or continue deliberately
-├── KernelImageRefused     the file is not a sound EROFS image: build it again
 ├── KernelImageTooLarge    a file of the dataset, or all of them, do not fit an image: mount
 │                          without one
 └── KernelImageUnwritable  the folder takes no image: tell the user why
@@ -63,10 +62,6 @@ class SnapshotRefused(MetadataError):
 
 class SnapshotStale(MetadataError):
     """The snapshot is older than the dataset."""
-
-
-class KernelImageRefused(MetadataError):
-    """The file is not an EROFS image as docs/kernel-image.md describes it, or it is damaged."""
 
 
 class KernelImageTooLarge(MetadataError):

@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from metadata import kernel_image_directories, kernel_image_file, kernel_image_inodes
 from metadata.blob_layout import BLOCK_BYTES, DEVICE_BLOCKS, BlobLayout
 from metadata.erofs_format import TYPE_DIRECTORY, TYPE_FIFO, TYPE_REGULAR
-from metadata.errors import KernelImageRefused, KernelImageUnwritable
+from metadata.errors import KernelImageUnwritable
 from metadata.kernel_image import CONTROL_NAME, write_kernel_image
 from metadata.kernel_image_file import image_name_parts, kernel_image
 from metadata.kernel_image_inodes import ImageOwner
-from metadata.kernel_image_reader import ImageEntry, KernelImageReader
 from metadata.snapshot import Snapshot
 from tests.metadata import snapshot_trees
+from tests.metadata.kernel_image_reader import ImageEntry, KernelImageReader, KernelImageRefused
 from tests.metadata.snapshot_trees import PETS, File, Tree, build, components, trees
 
 GOLDEN = Path(__file__).parents[1] / "golden"

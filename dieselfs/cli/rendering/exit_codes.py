@@ -83,7 +83,6 @@ _TABLE: Final[dict[type[BaseException], tuple[ExitCode, str]]] = {
     index.PathConflict: (ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
     index.IndexBehind: (ExitCode.CONFLICT, _REBUILD),
     index.SnapshotRefused: (ExitCode.INTEGRITY, "pull or create it again"),
-    index.KernelImageRefused: (ExitCode.INTEGRITY, "delete it: the next mount builds it"),
     index.SnapshotStale: (
         ExitCode.CONFLICT,
         "take a new one with `dlcmd snapshot create`, or use --refresh",

@@ -1,7 +1,6 @@
 """A reader of kernel images that is independent of the writer.
 
-It walks the tree as the kernel does and checks each rule. It serves tests and the check of a
-suspect file; a mount never uses it. Any byte string either yields entries or raises
+It walks the tree as the kernel does and checks each rule of docs/kernel-image.md. Any byte string either yields entries or raises
 `KernelImageRefused`: every offset is bounds-checked and every inode is visited once, so damage
 causes neither a crash nor a loop.
 """
@@ -20,11 +19,14 @@ import numpy as np
 
 from chunkstore.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES
 from metadata import erofs_format as erofs
-from metadata.errors import KernelImageRefused
 
 _BLOCK: Final = 1 << erofs.BLOCK_BITS
 _INCOMPATIBLE: Final = erofs.INCOMPAT_CHUNKED_FILE | erofs.INCOMPAT_DEVICE_TABLE
 _NS: Final = 10**9
+
+
+class KernelImageRefused(Exception):
+    """The file is not an EROFS image as docs/kernel-image.md describes it, or it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
