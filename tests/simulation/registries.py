@@ -11,8 +11,12 @@ from dieselfs.cache.membership.rank_zero import (
     RankZeroRegistry,
     rank_id,
 )
-from dieselfs.cache.membership.registry import LEASE_S, MembershipRegistry
-from dieselfs.cache.membership.static_registry import EQUAL_WEIGHT, StaticRegistry
+from dieselfs.cache.membership.registry import (
+    EQUAL_WEIGHT,
+    LEASE_S,
+    MembershipRegistry,
+    StaticRegistry,
+)
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.wire.peer_client import PeerClient

@@ -55,7 +55,7 @@ def test_silence_ends_the_connection_once_for_all_that_wait(pair: Pair) -> None:
         assert SILENCE_S <= min(waited) <= max(waited) < SILENCE_S + SLACK_S
         assert client.connections() == 0
         assert client.ask(peer, READ) == EXPECTED
-        assert client.statistics().connected == 2
+        assert client.connected == 2
 
     pair.follow([falls_silent, answers_all], scene)
 
@@ -85,7 +85,7 @@ def test_a_slow_fetch_is_said_to_be_worked_at(pair: Pair) -> None:
     def scene(client: PeerClient, peer: Member) -> None:
         answer = client.ask(peer, ReadFile(ABSENT, 0, 10, True))
         assert answer == Data(memoryview(content(ABSENT))[:10])
-        assert client.statistics().connected == 1
+        assert client.connected == 1
 
     pair.play(scene)
 
@@ -107,7 +107,7 @@ def test_work_without_end_is_given_up_alone(pair: Pair) -> None:
         assert PATIENCE_S <= min(waited) <= max(waited) < PATIENCE_S + SILENCE_S
         may_answer.append(True)
         assert client.ask(peer, READ) == EXPECTED
-        assert client.statistics().connected == 1
+        assert client.connected == 1
 
     pair.follow([works], scene)
 

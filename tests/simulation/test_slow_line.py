@@ -53,7 +53,7 @@ def test_readers_that_share_a_line_that_is_fast_enough(pair: Pair) -> None:
 
         readers = [pair.asks.start(partial(read, first), "reader") for first in range(4)]
         assert all([reader.join(60.0) for reader in readers])
-        assert client.statistics().connected == 1
+        assert client.connected == 1
 
     pair.play(scene)
 
@@ -67,6 +67,6 @@ def test_a_store_that_is_slow_is_not_the_peers_fault(pair: Pair) -> None:
         for number in range(len(CHUNKS)):
             pair.ask(client, peer, number)
         assert len(cached.loaded) == len(CHUNKS)
-        assert client.statistics().connected == 1
+        assert client.connected == 1
 
     pair.play(scene)

@@ -19,8 +19,7 @@ from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.membership.breakers import Breakers
 from dieselfs.cache.membership.membership import TaskMembership
 from dieselfs.cache.membership.placement import Placement, reachable
-from dieselfs.cache.membership.registry import MembershipRegistry
-from dieselfs.cache.membership.static_registry import StaticRegistry
+from dieselfs.cache.membership.registry import MembershipRegistry, StaticRegistry
 from dieselfs.cache.peers.task_peers import Peers
 from dieselfs.cache.ports.members import Member, View
 from dieselfs.cache.ports.peer_settings import StaticPeers

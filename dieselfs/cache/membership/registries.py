@@ -11,8 +11,7 @@ from dieselfs.cache.membership.rank_zero import (
     RankZeroRegistry,
     rank_id,
 )
-from dieselfs.cache.membership.registry import MembershipRegistry
-from dieselfs.cache.membership.static_registry import EQUAL_WEIGHT, StaticRegistry
+from dieselfs.cache.membership.registry import EQUAL_WEIGHT, MembershipRegistry, StaticRegistry
 from dieselfs.cache.ports.member_record import MAX_NODE_BYTES, checked_id
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.ports.peer_settings import PeerSettings, RankZero, RedisLeases, StaticPeers

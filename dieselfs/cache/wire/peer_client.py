@@ -21,22 +21,6 @@ from dieselfs.errors import PeerFailed
 _CLOSED: Final = "the client of the peer cache was closed"
 
 
-@dataclass(frozen=True, slots=True)
-class PeerClientStatistics:
-    """Statistics of this process.
-
-    Counts and bytes are those since the process began, unless stated otherwise.
-    """
-
-    connections: int = 0
-    """Connections open now."""
-    connected: int = 0
-    answers: int = 0
-    """Answers with data."""
-    received_bytes: int = 0
-    """Bytes of bulk."""
-
-
 @dataclass(slots=True, eq=False)
 class _Link:
     """The connection to one member, and what was counted of earlier ones."""
@@ -103,22 +87,15 @@ class PeerClient:
             connection = self._connect(link, member)
         return connection
 
+    @property
+    def connected(self) -> int:
+        """The number of connections that were made since this client began."""
+        return sum(link.connected for link in list(self._links.values()))
+
     def connections(self) -> int:
         """Return the number of connections open now."""
-        return self.statistics().connections
-
-    def statistics(self) -> PeerClientStatistics:
-        """Return the statistics of this client."""
-        links = list(self._links.values())
-        now = [link.connection for link in links if link.connection is not None]
-        return PeerClientStatistics(
-            connections=sum(connection.ended is None for connection in now),
-            connected=sum(link.connected for link in links),
-            answers=sum(link.answers for link in links)
-            + sum(connection.answers for connection in now),
-            received_bytes=sum(link.received_bytes for link in links)
-            + sum(connection.received_bytes for connection in now),
-        )
+        open_now = [link.connection for link in list(self._links.values())]
+        return sum(each is not None and each.ended is None for each in open_now)
 
     def close(self) -> None:
         """Close all connections. Waiting and later requests fail with `PeerFailed`."""
@@ -150,8 +127,6 @@ class PeerClient:
                 raise
             if before is not None:
                 before.close(f"peer {member.id} has moved to {member.address}")
-                link.answers += before.answers
-                link.received_bytes += before.received_bytes
             link.address, link.connection = member.address, fresh
             link.connected += 1
         if self._is_closed():  # another thread closed the client meanwhile

@@ -141,10 +141,6 @@ class PeerConnection:
         self._waiting: dict[int, SentRequest] = {}
         self._sleeping: dict[SentRequest, Condition] = {}
         self._given_up = 0
-        self.answers = 0
-        """Answers with data."""
-        self.received_bytes = 0
-        """Bytes of bulk."""
 
     def begin(self, request: Request) -> SentRequest:
         """Send the request. A failure shows in the result."""
@@ -229,8 +225,6 @@ class PeerConnection:
                 raise PeerFailed(self.ended or "") from error
             raise
         if bulk is not None:
-            self.answers += 1
-            self.received_bytes += length
             self._stop_reading()
             return Data(bulk)
         pending = SentRequest(self, ReadFile, length, asked)
@@ -308,12 +302,9 @@ class PeerConnection:
         kind = type(answer)
         if kind not in _ANSWERS[pending.kind]:
             raise BadFrame(f"the answer to {pending.kind.__name__} was {kind.__name__}")
-        if kind is Data:
-            if bulk_bytes != pending.bulk_bytes:
-                raise BadFrame(f"no bytes arrived instead of {pending.bulk_bytes}")
-            self.answers += 1
-            self.received_bytes += bulk_bytes
-        elif kind is Working and pending.works:
+        if kind is Data and bulk_bytes != pending.bulk_bytes:
+            raise BadFrame(f"no bytes arrived instead of {pending.bulk_bytes}")
+        if kind is Working and pending.works:
             return
         self._note_answer_time(pending.kind, pending.asked, bulk_bytes)
         if kind is Working:

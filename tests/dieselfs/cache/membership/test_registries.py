@@ -12,7 +12,7 @@ from dieselfs.cache.membership.membership import TaskMembership
 from dieselfs.cache.membership.placement import reachable
 from dieselfs.cache.membership.redis_registry import RedisRegistry
 from dieselfs.cache.membership.registries import members_to_keep, open_registry, own_id, own_member
-from dieselfs.cache.membership.static_registry import StaticRegistry
+from dieselfs.cache.membership.registry import StaticRegistry
 from dieselfs.cache.membership.view_file import ViewFile
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import NodeStatus

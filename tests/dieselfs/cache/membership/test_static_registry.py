@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dieselfs.cache.membership.static_registry import StaticRegistry
+from dieselfs.cache.membership.registry import StaticRegistry
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
 from tests.contracts.registry_contract import OpenRegistry, RegistryContract

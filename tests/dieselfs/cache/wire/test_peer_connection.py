@@ -155,8 +155,7 @@ def test_many_threads_share_a_connection_whose_answers_come_in_any_order(
             thread.start()
         for thread in threads:
             thread.join()
-        statistics = client.statistics()
-        assert (statistics.connections, statistics.answers) == (1, 12 * 60)
+        assert client.connections() == 1
         client.close()
     assert not failures
 
