@@ -21,6 +21,8 @@ from pathlib import Path
 
 import xxhash
 
+from chunkstore.after_fork import renew_now_and_after_fork
+
 _STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _ORDERED = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 _TO_ORDERED = bytes.maketrans(_STANDARD, _ORDERED)
@@ -105,11 +107,11 @@ class ChunkIdGenerator:
     ) -> None:
         self._clock = clock
         self._machine = machine_field() if machine is None else machine
-        self._enter_process()
-        os.register_at_fork(after_in_child=self._enter_process)
+        renew_now_and_after_fork(self)
 
-    def _enter_process(self) -> None:
-        self._lock = threading.Lock()  # a forked child may inherit a locked one
+    def renew(self) -> None:
+        """Draw the process field; called at first and in a forked child."""
+        self._lock = threading.Lock()
         self._process = secrets.token_bytes(3)
         self._seconds = 0
         self._counter = 0

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from chunkstore.after_fork import renew_after_fork
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import (
@@ -133,6 +134,7 @@ class NodeMemory:
         if self._shared is not None:
             self._shared.serve(self)
         _opened.add(self)
+        renew_after_fork(self)
 
     @classmethod
     def open(
@@ -573,7 +575,7 @@ class NodeMemory:
     def _folder_changed_ns(self) -> int:
         return os.stat(self._membership.folder.chunks).st_mtime_ns
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Renew locks, counters and session in a forked child."""
         self._blocks.renew_locks()
         self._handling_events = threading.Lock()
@@ -604,16 +606,10 @@ def _try(notice: Callable[[], object]) -> None:
 _opened: weakref.WeakSet[NodeMemory] = weakref.WeakSet()
 
 
-def _renew_all() -> None:
-    for memory in list(_opened):
-        memory._renew()
-
-
 def _close_all() -> None:
     """Close all node memories at the end of a program, so that leaders remove their folders."""
     for memory in list(_opened):
         memory.close()
 
 
-os.register_at_fork(after_in_child=_renew_all)
 atexit.register(_close_all)
