@@ -55,6 +55,22 @@ class PathFilter:
         return False
 
 
+class Glob:
+    """A pattern for whole paths, with the signs of the rules' patterns."""
+
+    def __init__(self, pattern: str) -> None:
+        """`pattern` starts at the dataset's root, with or without a slash."""
+        parts = pattern.strip("/").split("/")
+        plain = [at for at, part in enumerate(parts) if re.search(r"[*?[]", part)]
+        self.top = "/".join(parts[: plain[0]] if plain else parts)
+        """The directory, or the one path, below which all that matches is."""
+        self._expression = re.compile(_translated("/".join(parts)), re.DOTALL)
+
+    def matches(self, path: str) -> bool:
+        """Return True if the pattern matches the whole path."""
+        return self._expression.fullmatch(path) is not None
+
+
 def _expression(pattern: str) -> str:
     anchored = "/" in pattern.rstrip("/")
     start = "^" if anchored else "(?:^|/)"

@@ -9,13 +9,13 @@ import warnings
 from dataclasses import dataclass
 from typing import Self
 
+from dieselfs.cache.read_stack import ReadStack, client_settings
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.task.sample_reader import SampleReader
 from dieselfs.client import Client
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
 from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
-from dieselfs.read_stack import ReadStack, client_settings
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 

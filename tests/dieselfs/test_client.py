@@ -6,6 +6,7 @@ import io
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -325,17 +326,71 @@ def test_a_snapshot_answers_as_the_index_does(places: Places) -> None:
     client.close()
 
 
-def test_a_snapshot_is_not_written_to(places: Places) -> None:
+def test_changes_go_into_the_dataset_while_a_snapshot_is_read(places: Places) -> None:
     with places.client() as client:
         client.put(b"x", "a")
         client.load_meta(client.save_meta())
-        for change in (
-            lambda: client.put(b"y", "b"),
-            lambda: client.delete("a"),
-            lambda: client.delete_tree("a"),
+        assert client.shuffle() == ["a"]
+        client.put(b"y", "b")
+        client.delete("a")
+        client.flush()
+        assert names(client.ls()) == ["a"]
+        assert client.get("a") == b"x"
+        client.load_meta(client.save_meta())
+        assert names(client.ls()) == ["b"]
+        assert client.get("b") == b"y"
+
+
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_files_are_opened_found_and_counted(places: Places, from_snapshot: bool) -> None:
+    large = os.urandom(600_000)
+    with places.client() as client:
+        client.put(b"one\ntwo\n", "train/cat/1.jpg")
+        client.put(b"", "train/cat/empty.txt")
+        client.put(large, "train/dog/a/2.jpg")
+        client.flush()
+        if from_snapshot:
+            client.load_meta(client.save_meta())
+        with client.open("train/cat/1.jpg") as file:
+            assert file.readlines() == [b"one\n", b"two\n"]
+        with client.open("train/dog/a/2.jpg") as file:
+            assert file.seek(-1000, os.SEEK_END) == 599_000
+            assert file.read() == large[-1000:]
+            assert file.seek(100) == 100
+            assert file.read(300_000) == large[100:300_100]
+            assert file.seek(700_000) == 700_000
+            assert file.read() == b""
+            with pytest.raises(ValueError, match="negative"):
+                file.seek(-1)
+        assert io.TextIOWrapper(client.open("train/cat/1.jpg")).read() == "one\ntwo\n"
+        assert client.open("train/cat/empty.txt").read() == b""
+        with pytest.raises(PathNotFound):
+            client.open("nothing")
+        with pytest.raises(PathConflict):
+            client.open("train")
+        assert list(client.glob("train/*/*.jpg")) == ["train/cat/1.jpg"]
+        assert sorted(client.glob("/train/**/[12].jpg")) == ["train/cat/1.jpg", "train/dog/a/2.jpg"]
+        assert list(client.glob("train/do?")) == ["train/dog"]
+        assert list(client.glob("train/cat/1.jpg")) == ["train/cat/1.jpg"]
+        assert list(client.glob("nothing/*")) == []
+        assert client.exists("train/cat")
+        assert b"train/cat/1.jpg" in client
+        assert "train/cat/1.jpg/below" not in client
+        assert 7 not in client
+        assert len(client) == 3
+        assert client
+        assert repr(client).startswith("<Client pets@" if from_snapshot else "<Client pets>")
+
+
+def test_an_empty_client_is_true_and_text_is_refused_by_put(places: Places) -> None:
+    with places.client() as client:
+        assert len(client) == 0
+        assert client
+        with pytest.raises(
+            UsageError, match=r"bytes, an open binary file or a pathlib\.Path, not str"
         ):
-            with pytest.raises(UsageError, match="snapshot"):
-                change()
+            client.put("text", "a")  # type: ignore[arg-type]
+        assert not client.exists("a")
 
 
 def test_snapshots_that_are_refused(places: Places, tmp_path: Path) -> None:
@@ -476,4 +531,19 @@ def test_a_closed_client_can_be_closed_again(places: Places) -> None:
     client.put(b"x", "a")
     client.close()
     client.close()
-    assert client.get("a") == b"x"  # store and index are the caller's
+    calls: list[Callable[[], object]] = [
+        lambda: client.get("a"),
+        lambda: client.get_many([]),
+        lambda: client.put(b"y", "b"),
+        client.flush,
+        client.ls,
+        lambda: client.open("a"),
+        client.open_memory,
+        client.shuffle,
+        client.save_meta,
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match="the client of pets is closed"):
+            call()
+    assert repr(client) == "<Client pets, closed>"
+    assert places.client().get("a") == b"x"  # store and index are the caller's

@@ -158,8 +158,8 @@ def test_what_cannot_be_prefetched_is_told(packed: Packed) -> None:
 
 
 def plans_of(client: Client) -> list[Path]:
-    assert client._memory is not None
-    return list(client._memory.folder.plans.iterdir())
+    assert client._reading is not None
+    return list(client._reading.memory.folder.plans.iterdir())
 
 
 def test_a_shuffle_writes_a_plan_and_reading_moves_it(packed: Packed) -> None:
@@ -228,7 +228,7 @@ def test_a_plan_that_is_refused_leaves_the_one_before(
         def refuse(plan: Path) -> None:
             raise PlanTooLarge("not enough memory")
 
-        monkeypatch.setattr(client._memory, "follow", refuse)
+        monkeypatch.setattr(client._reading.memory, "follow", refuse)
         with pytest.raises(PlanTooLarge):
             client.shuffle(seed=2)
         assert plans_of(client) == before

@@ -18,9 +18,9 @@ from dieselfs.cache.ports.peer_settings import StaticPeers
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.read_settings import ReadSettings
+from dieselfs.cache.read_stack import ReadStack
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers, shared_tier
 from dieselfs.cache.warmup.ssd_warmup import warmth
-from dieselfs.read_stack import ReadStack
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET

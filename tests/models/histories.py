@@ -113,7 +113,7 @@ class World:
             raise
         finally:
             for writer in self.writers:
-                writer.client._stop_writer()
+                writer.client._changes().stop()
 
     # What a writer does
 
@@ -145,7 +145,7 @@ class World:
         if (writer := self._writer()) is not None:
             path, mode = self.draw.choice(DIRECTORIES), self.draw.choice([0o700, 0o750])
             self._alive(
-                writer, lambda: writer.client._open_writer().put_directory(path, mode, 1000)
+                writer, lambda: writer.client._changes().writer().put_directory(path, mode, 1000)
             )
 
     def flush(self) -> None:
@@ -263,7 +263,7 @@ class World:
 
     def _end(self, writer: Writer) -> None:
         writer.process.is_dead = True
-        writer.client._stop_writer()
+        writer.client._changes().stop()
         self.writers.remove(writer)
 
     def _writer(self) -> Writer | None:

@@ -233,9 +233,9 @@ def _run(
     jobs: int | None,
 ) -> int:
     from dieselfs.cache.read_settings import ReadSettings
+    from dieselfs.cache.read_stack import below_ssd
     from dieselfs.cache.ssd.settings import open_tier
     from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, warmth
-    from dieselfs.read_stack import below_ssd
     from dieselfs.snapshots.expected_files import ExpectedFiles
 
     settings = target.own_ssd("fill")

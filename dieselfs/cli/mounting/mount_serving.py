@@ -67,12 +67,12 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
+    from dieselfs.cache.read_stack import ReadStack, peer_statistics
     from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.fuse.mount import run_mount
     from dieselfs.fuse.starting.store_probe import check_store
     from dieselfs.fuse.supervision.shutdown import Shutdown
     from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
-    from dieselfs.read_stack import ReadStack, peer_statistics
     from dieselfs.snapshots.expected_files import ExpectedFiles
 
     settings = read_settings(context.config, request)

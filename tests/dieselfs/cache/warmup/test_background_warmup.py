@@ -163,7 +163,8 @@ def test_a_client_warms_what_it_reads(
     ) as client:
         client.load_meta(dataset.snapshot, check_fresh=False)
         client.open_memory(8 << 20, task=tmp_path.name)
-        work = client._stack and client._stack._warm_up
+        assert client._reading is not None
+        work = client._reading.stack._warm_up
         assert work is not None
         eventually(lambda: work.progress().state == "done")
     assert work.progress().cached_chunks == snapshot.chunk_count

@@ -1,0 +1,5 @@
+"""`python -m dieselfs` runs `dlcmd`."""
+
+from dieselfs.cli import main
+
+main()

@@ -1,0 +1,601 @@
+"""The calls of libDIESEL (DIESEL Table 3) on one dataset, as a context manager.
+
+    with dieselfs.connect("images", create=True) as client:
+        client.put(b"...", "cat/1.jpg")
+        client.flush()
+        client.get("cat/1.jpg")
+
+Names are looked up in the index, or in a snapshot once `load_meta` has opened one. Bytes come
+straight from the store, or from whole chunks in the node's shared memory once `open_memory` or
+`shuffle` has opened it (docs/decisions/0006). Modules that not every call needs are imported by the
+calls that do: a client that lists names loads no cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.progress import NO_PROGRESS, Progress
+from chunkstore.stores.object_store import Buffer, ObjectStore
+from dieselfs.assembly import open_places, private_snapshot_folder
+from dieselfs.client.lookup import IndexLookup, Lookup, SnapshotLookup
+from dieselfs.client.paths import DatasetPath, Inodes, as_path, encoded
+from dieselfs.client.statistics import ClientStatistics
+from dieselfs.config import load_config
+from dieselfs.dataset.address import parse_address
+from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
+from dieselfs.dataset.file_stat import FileStat
+from dieselfs.errors import AddressError, UsageError
+from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, shuffle_order
+from dieselfs.snapshots import lifecycle
+from dieselfs.snapshots.expected_files import ExpectedFiles
+from metadata.errors import PathConflict, PathNotFound, SnapshotRefused
+from metadata.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import io
+
+    from dieselfs.cache.ports.peer_settings import PeerSettings
+    from dieselfs.cache.ports.verified_source import VerifiedSource
+    from dieselfs.cache.ssd.settings import SsdChoice
+    from dieselfs.cache.task.node_memory import NodeMemory
+    from dieselfs.cache.task.sample_reader import SampleReader
+    from dieselfs.client.memory_reading import MemoryReading
+    from dieselfs.client.writing import Writing
+    from dieselfs.housekeeping.purge.purge_request import PurgeReport, PurgeRequest
+    from metadata.kv.key_value_store import KeyValueStore
+
+_STREAM_BYTES: Final = 4 << 20
+
+
+class Client:
+    """One dataset, for one thread at a time.
+
+    Reading survives a fork; a child opens a client of its own to write. `path in client`,
+    `len(client)` (files) and `client.glob` ask as `stat`, `ls` and `walk` do.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        snapshot_folder: Path,
+        *,
+        ssd: SsdChoice = "configured",
+        **packing: int,
+    ) -> None:
+        """`packing` has the options of `DatasetWriter`."""
+        self.dataset = dataset
+        self.ssd = ssd
+        self._owned = ExitStack()
+        """Store and index, if `dieselfs.connect` opened them."""
+        self._snapshot_folder = snapshot_folder
+        self._packing = packing
+        self._lookup: Lookup = IndexLookup(dataset)
+        self._is_closed = False
+        self._writing: Writing | None = None
+        self._replaced: list[Snapshot] = []
+        """Replaced snapshots, kept while node memory is open: their chunk metadata stays true."""
+        self._expected = ExpectedFiles()
+        self._reading: MemoryReading | None = None
+        self._store_source: VerifiedSource | None = None
+        self._read_path: Callable[[DatasetPath], bytes] | None = None
+        """The function that answers `get` from node memory, if that and a snapshot are open."""
+
+    @classmethod
+    def connect(
+        cls,
+        dataset: str,
+        *,
+        store: ObjectStore,
+        index: KeyValueStore,
+        snapshot_folder: Path,
+        create: bool = False,
+        target_bytes: int | None = None,
+        open_chunks: int | None = None,
+        seed: int = 0,
+        ssd: SsdChoice = "configured",
+    ) -> Client:
+        """DL_connect: open a dataset and update an index that is behind.
+
+        Raises `DatasetNotFound` unless `create` is given. `target_bytes` is the size of chunks (4
+        MiB), and `open_chunks` how many are filled at a time (64). `ssd` is the tier that caches
+        chunks between store and memory; by default the configuration names it (DIESELFS_SSD). With
+        `warmup` in its settings, the whole dataset is loaded there in the background as soon as a
+        snapshot and node memory are open.
+        """
+        opened = open_dataset(store, index, dataset, create=create)
+        packing = {"target_bytes": target_bytes, "open_chunks": open_chunks, "seed": seed}
+        given = {name: value for name, value in packing.items() if value is not None}
+        return cls(opened, snapshot_folder, ssd=ssd, **given)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that answers metadata; None while the index does. Belongs to the client."""
+        lookup = self._lookup
+        return lookup.snapshot if isinstance(lookup, SnapshotLookup) else None
+
+    # Changes
+
+    def put(
+        self,
+        data: Buffer | BinaryIO | os.PathLike[str],
+        path: DatasetPath,
+        *,
+        mode: int | None = None,
+        mtime_ns: int | None = None,
+    ) -> None:
+        """DL_put: pack one file, given as bytes, an open binary file or a local path.
+
+        A local path keeps its mode and mtime. The file is acknowledged when `flush` or `close`
+        returns. A buffer must not be changed after the call. A client that reads a snapshot puts
+        into the dataset, and goes on reading the snapshot.
+        """
+        (self._writing or self._changes()).put(data, encoded(path), mode, mtime_ns)
+
+    def flush(self) -> int:
+        """DL_flush: make all puts and deletes durable, committed and indexed.
+
+        Returns the generation reached.
+        """
+        return self._changes().flush()
+
+    def delete(self, path: DatasetPath) -> None:
+        """DL_delete: delete one file or an empty directory.
+
+        `flush` acknowledges it, as it does a put.
+        """
+        self._changes().delete(encoded(path))
+
+    def delete_tree(self, path: DatasetPath) -> int:
+        """Delete a file, or a directory with everything below it; return the number of files.
+
+        A file that is put meanwhile survives.
+        """
+        return self._changes().delete_tree(encoded(path))
+
+    def purge(
+        self, request: PurgeRequest | None = None, progress: Progress = NO_PROGRESS
+    ) -> PurgeReport:
+        """DL_purge: merge chunks with holes, and delete the retired chunks that no reader may need.
+
+        Earlier puts are flushed. Older snapshots stay readable for the grace period (7 days), and
+        as long as they are published, tagged or mounted.
+        """
+        from dieselfs.housekeeping.purge.purge import purge
+        from dieselfs.housekeeping.purge.purge_request import PurgeRequest
+
+        self.flush()
+        return purge(self.dataset, request or PurgeRequest(), progress)
+
+    def delete_dataset(self) -> None:
+        """DL_delete_dataset: remove the dataset with everything in it; this cannot be undone."""
+        if self._writing is not None:
+            self._writing.stop()
+        remove_dataset(self.dataset.store, self.dataset.index, self.dataset.ref.name)
+
+    # Contents
+
+    def get(self, path: DatasetPath) -> bytes:
+        """DL_get: return the whole file, verified; `PathNotFound`, `PathConflict` for a directory.
+
+        The bytes come from node memory, if it is open and a snapshot is loaded: about 1.3 µs for 4
+        KiB.
+        """
+        if self._read_path is not None:
+            return self._read_path(path)
+        file = self._names().extent(encoded(path))
+        return bytes(self._source().read(file, 0, file.length)) if file.length else b""
+
+    def get_many(self, files: Sequence[DatasetPath] | Inodes) -> list[bytes]:
+        """Return whole files, in the order given.
+
+        They are given by their paths, or by their inodes in the loaded snapshot. Files that are not
+        in memory are fetched together. Raises as `get` does; `IndexError` for an inode that is no
+        file's.
+        """
+        lookup, reading = self._names(), self._reading
+        if not len(files):
+            return []
+        if not isinstance(lookup, SnapshotLookup):
+            extents = [lookup.extent(encoded(as_path(file))) for file in files]
+            return [bytes(data) for data in self._source().read_many(extents)]
+        inodes = lookup.file_inodes(files)
+        if reading is None or reading.samples is None:
+            extents = [lookup.snapshot.extent(int(inode)) for inode in inodes]
+            return [bytes(data) for data in self._source().read_many(extents)]
+        data = reading.samples.read_many(inodes)
+        if reading.position is not None:
+            for inode in inodes:
+                reading.position.passed(int(inode))
+        return data
+
+    def open(self, path: DatasetPath) -> io.BufferedReader:
+        """Return a seekable binary file; each read of up to 256 KiB is one verified range.
+
+        Raises as `get` does. `io.TextIOWrapper` makes text of it.
+        """
+        from dieselfs.client.open_file import open_file
+
+        return open_file(self._source(), self._names().extent(encoded(path)))
+
+    def read_to(self, path: DatasetPath, target: BinaryIO) -> int:
+        """Copy a file of any size to `target` in verified blocks; return the number of bytes."""
+        file, source = self._names().extent(encoded(path)), self._source()
+        for start in range(0, file.length, _STREAM_BYTES):
+            target.write(source.read(file, start, min(_STREAM_BYTES, file.length - start)))
+        return file.length
+
+    @property
+    def samples(self) -> SampleReader:
+        """The reader of files by inode, for a map-style dataset: 0.7 µs for 4 KiB.
+
+        It needs `open_memory` and a snapshot.
+        """
+        if self._reading is None or self._reading.samples is None:
+            raise UsageError(
+                "samples need a snapshot and node memory", "call load_meta and open_memory"
+            )
+        return self._reading.samples
+
+    # Names
+
+    def inode(self, path: DatasetPath) -> int:
+        """Return a file's number in the loaded snapshot, for `get_many` and `samples`.
+
+        Raises `PathNotFound` and `PathConflict`.
+        """
+        lookup = self._names()
+        if not isinstance(lookup, SnapshotLookup):
+            raise UsageError("only a snapshot gives files numbers", "call load_meta first")
+        return lookup.file_inode(encoded(path))
+
+    def stat(self, path: DatasetPath) -> FileStat:
+        """DL_stat: return the attributes of a path; raise `PathNotFound`."""
+        return self._names().stat(encoded(path))
+
+    def exists(self, path: DatasetPath) -> bool:
+        """Return whether there is a file or directory of this path."""
+        try:
+            self.stat(path)
+        except (PathNotFound, PathConflict):
+            return False
+        return True
+
+    def ls(self, path: DatasetPath = b"") -> list[FileStat]:
+        """DL_ls: return the children of a directory, directories first, each sorted by name.
+
+        A file gives itself.
+        """
+        return self._names().ls(encoded(path))
+
+    def walk(self, path: DatasetPath = b"") -> Iterator[FileStat]:
+        """Yield everything below a directory, each directory before its content.
+
+        The result is not collected first. A file gives itself.
+        """
+        top = self.stat(path)
+        return iter([top]) if top.kind == "file" else self._names().walk(encoded(path))
+
+    def glob(self, pattern: str) -> Iterator[str]:
+        """Yield the paths of files and directories that match, each directory before its content.
+
+        `*`, `?` and `[…]` stop at slashes, `**` does not. Everything below the first directories,
+        up to one with such a sign, is looked through.
+        """
+        from dieselfs.dataset.path_filter import Glob
+
+        wanted = Glob(pattern)
+        if self.exists(wanted.top):
+            for found in self.walk(wanted.top):
+                if wanted.matches(found.path):
+                    yield found.path
+
+    def committed_ns(self, generation: int) -> int | None:
+        """Return the time of a commit by its writer's clock: when its files were uploaded.
+
+        None if the commit is lost or damaged. Costs one get from the store.
+        """
+        try:
+            return self.dataset.log.read(generation).time_ns
+        except (NotFound, Corrupt):
+            return None
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str | bytes) and self.exists(path)
+
+    def __len__(self) -> int:
+        return self._names().file_count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        version = "" if self.snapshot is None else f"@{self.snapshot.id}"
+        closed = ", closed" if self._is_closed else ""
+        return f"<Client {self.dataset.ref.name}{version}{closed}>"
+
+    # Snapshots and memory
+
+    def save_meta(self, folder: Path | None = None) -> Path:
+        """DL_save_meta: write a snapshot of the dataset's present state; return its path."""
+        self.flush()
+        return lifecycle.build(self.dataset, folder or self._snapshot_folder)
+
+    def load_meta(self, which: Path | str, *, check_fresh: bool | None = None) -> None:
+        """DL_load_meta: answer metadata from a snapshot from now on.
+
+        `which` is a file, or a string: a tag, a snapshot's id or its beginning, or a generation;
+        such a snapshot is pulled from the store if it is not on this machine. Earlier puts are
+        flushed; later ones are seen by another `load_meta`. Raises `SnapshotRefused` if the
+        snapshot is of another dataset and `SnapshotStale` if the dataset has newer commits, which
+        is checked for files only, unless `check_fresh` says otherwise; `SnapshotNotFound`.
+        """
+        self._require_open()
+        if isinstance(which, str):
+            from dieselfs.snapshots.snapshot_choice import find_snapshot
+
+            check_fresh = bool(check_fresh)
+            path = find_snapshot(
+                which, self.dataset.ref.name, self._snapshot_folder, self.dataset.store
+            )
+        else:
+            check_fresh = check_fresh is not False
+            path = which
+        if self._writing is not None:
+            self._writing.close()
+        snapshot = Snapshot.open(path)
+        try:
+            if snapshot.dataset != self.dataset.ref:
+                raise SnapshotRefused(
+                    f"{path} is a snapshot of dataset {snapshot.dataset.name}, not of "
+                    f"{self.dataset.ref.name}"
+                )
+            if check_fresh:
+                lifecycle.check_fresh(snapshot, self.dataset.index)
+        except BaseException:
+            snapshot.close()
+            raise
+        self._show(snapshot)
+
+    def open_memory(
+        self,
+        budget_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
+    ) -> None:
+        """Read through the node's shared memory from now on; do nothing if it is open.
+
+        All clients that name the same task share its memory; by default these are all that read
+        this dataset on the node. The budget is the task's, by default a share of the free memory;
+        the greatest budget that a member asks for counts. `peers` is how the node takes part in its
+        task's peer cache if this client creates the task's memory; by default the environment says
+        it.
+
+        The client that creates a task's memory fetches chunks for all members and verifies them
+        against its own snapshots alone, so call `load_meta` before the first read.
+        """
+        self._require_open()
+        if self._reading is None:
+            from dieselfs.cache.read_stack import client_settings
+            from dieselfs.client.memory_reading import MemoryReading
+
+            snapshot = self.snapshot
+            settings = client_settings(
+                memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd
+            )
+            self._reading = MemoryReading(
+                self.dataset, settings, self._expected, join=snapshot is not None
+            )
+            if snapshot is not None:
+                self._reading.show(snapshot)
+                self._read_path = self._reading.read_path
+
+    def prefetch(
+        self, paths: Iterable[DatasetPath] = (), *, chunks: Iterable[ChunkId | str] = ()
+    ) -> None:
+        """Fetch the chunks of these files, then these chunks, into node memory in the background.
+
+        They are fetched in order. Opens node memory and creates a snapshot if necessary. Raises
+        `PathNotFound`, `PathConflict`, and `UsageError` for a chunk that is not in the snapshot.
+        """
+        reading, lookup = self._with_memory()
+        snapshot = lookup.snapshot
+        numbers = [snapshot.chunk_number(int(inode)) for inode in lookup.file_inodes(list(paths))]
+        wanted = [ChunkId.parse(chunk) if isinstance(chunk, str) else chunk for chunk in chunks]
+        if wanted:
+            known = {id_.tobytes(): number for number, id_ in enumerate(snapshot.columns.chunk_id)}
+            for chunk in wanted:
+                if chunk.value not in known:
+                    raise UsageError(f"snapshot {snapshot.id} has no chunk {chunk}")
+                numbers.append(known[chunk.value])
+        assert reading.samples is not None
+        reading.samples.prefetch(list(dict.fromkeys(numbers)))
+
+    def shuffle(
+        self,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        group_size: int = DEFAULT_GROUP_SIZE,
+        rank: int = 0,
+        world_size: int = 1,
+        memory_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
+    ) -> list[str]:
+        """DL_shuffle: return this rank's paths in chunk-wise shuffled order (DIESEL §4.3).
+
+        The order is the client's plan from now on: chunks are fetched into node memory
+        (`open_memory`) ahead of a reader that follows it. Other reads are served too. Needs a
+        snapshot, and creates one if none is loaded. `PlanTooLarge` says how much memory or which
+        group size is needed.
+        """
+        reading, lookup = self._with_memory(memory_bytes, task, peers)
+        snapshot = lookup.snapshot
+        order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size)
+        reading.follow(order, snapshot)
+        self._read_path = reading.read_path
+        text = snapshot.paths_text(order.inodes, b"\0")
+        return [os.fsdecode(path) for path in text.split(b"\0")[:-1]]
+
+    def statistics(self) -> ClientStatistics:
+        """Return the counters; send a message to the master of the node memory, if that is open."""
+        reading = self._reading
+        if reading is None:
+            return ClientStatistics()
+        position = reading.position
+        return ClientStatistics(
+            0 if position is None else position.on_plan,
+            0 if position is None else position.off_plan,
+            reading.memory.statistics(),
+        )
+
+    def close(self) -> None:
+        """DL_close: flush, and release the snapshot and node memory.
+
+        Store and index are the caller's, unless `dieselfs.connect` opened them. A closed client
+        refuses all other calls with `UsageError`.
+        """
+        with self._owned:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            if self._writing is not None:
+                self._writing.close()
+        finally:
+            self._is_closed, self._writing, self._read_path = True, None, None
+            reading, self._reading = self._reading, None
+            if reading is not None:
+                reading.close()
+            if self.snapshot is not None:
+                self._replaced.append(self.snapshot)
+                self._lookup = IndexLookup(self.dataset)
+            self._close_replaced()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and self._writing is not None:
+            self._writing.stop()
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise UsageError(
+                f"the client of {self.dataset.ref.name} is closed", "connect again for more calls"
+            )
+
+    def _names(self) -> Lookup:
+        self._require_open()
+        return self._lookup
+
+    def _changes(self) -> Writing:
+        self._require_open()
+        if self._writing is None:
+            from dieselfs.client.writing import Writing
+
+            self._writing = Writing(self.dataset, self._packing)
+        return self._writing
+
+    def _source(self) -> VerifiedSource | NodeMemory:
+        """Return node memory, or the store through the SSD tier if there is one."""
+        self._require_open()
+        if self._reading is not None:
+            return self._reading.memory
+        if self._store_source is None:
+            from dieselfs.client.store_source import store_source
+
+            self._store_source = store_source(self.dataset, self.ssd)
+        return self._store_source
+
+    def _with_memory(
+        self,
+        memory_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
+    ) -> tuple[MemoryReading, SnapshotLookup]:
+        """Open node memory and a snapshot, if missing."""
+        if self.snapshot is None:
+            self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
+        self.open_memory(memory_bytes, task, peers)
+        assert self._reading is not None
+        assert isinstance(self._lookup, SnapshotLookup)
+        return self._reading, self._lookup
+
+    def _show(self, snapshot: Snapshot) -> None:
+        """Answer from a snapshot from now on; it becomes the client's."""
+        if self.snapshot is not None:
+            self._replaced.append(self.snapshot)
+        reading = self._reading
+        if reading is None:
+            self._close_replaced()
+        self._lookup = SnapshotLookup(snapshot)
+        self._expected.add(snapshot)
+        if reading is not None:
+            reading.memory.join()
+            reading.show(snapshot)
+            self._read_path = reading.read_path
+
+    def _close_replaced(self) -> None:
+        self._expected = ExpectedFiles()
+        while self._replaced:
+            self._replaced.pop().close()
+
+
+def connect(
+    address: str,
+    *,
+    store: str | None = None,
+    index: str | None = None,
+    profile: str | None = None,
+    create: bool = False,
+    target_bytes: int | None = None,
+    open_chunks: int | None = None,
+    seed: int = 0,
+    ssd: SsdChoice = "configured",
+) -> Client:
+    """Open a dataset with the settings that `dlcmd` finds: arguments, variables, profile, defaults.
+
+    `address` is a dataset's name, or `NAME@SNAPSHOT` with a tag, a snapshot's id or a generation,
+    to read that version. `store` and `index` are URLs; see `Client.connect` for the rest. The
+    client closes store and index. Raises `AddressError`, `ConfigError`, `DatasetNotFound`,
+    `SnapshotNotFound`, `Unavailable`, `IndexUnavailable`.
+    """
+    named = parse_address(address)
+    if named.path:
+        raise AddressError(
+            f"{address}: this argument must be a dataset, without a path", f"write {named.dataset}"
+        )
+    config = load_config(store, index, profile)
+    with ExitStack() as opened:
+        object_store, key_value_store = open_places(config)
+        opened.callback(key_value_store.close)
+        client = Client.connect(
+            named.dataset,
+            store=object_store,
+            index=key_value_store,
+            snapshot_folder=private_snapshot_folder(config),
+            create=create,
+            target_bytes=target_bytes,
+            open_chunks=open_chunks,
+            seed=seed,
+            ssd=ssd,
+        )
+        if named.snapshot:
+            client.load_meta(named.snapshot)
+        client._owned = opened.pop_all()
+    return client

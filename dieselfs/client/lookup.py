@@ -1,0 +1,158 @@
+"""The answers about names: from the index, or from a snapshot once one is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from dieselfs.client.paths import NAMES_ARE_UTF8, DatasetPath, Inodes, as_path, decoded, encoded
+from dieselfs.dataset.dataset import Dataset
+from dieselfs.dataset.file_stat import (
+    FileStat,
+    stat_in,
+    stat_of_row,
+    stats_of_listing,
+    walk_snapshot,
+)
+from metadata.errors import PathConflict, PathNotFound, RecordCorrupt
+from metadata.namespace import PathEntry
+from metadata.snapshot import Snapshot
+
+
+class Lookup(Protocol):
+    """The names of one dataset. Paths are encoded; all raise `PathNotFound`."""
+
+    def file_count(self) -> int:
+        """Return the number of files."""
+        ...
+
+    def stat(self, path: bytes) -> FileStat:
+        """Return the attributes of a path."""
+        ...
+
+    def ls(self, path: bytes) -> list[FileStat]:
+        """Return the children of a directory, directories first; a file gives itself."""
+        ...
+
+    def walk(self, path: bytes) -> Iterator[FileStat]:
+        """Yield everything below a directory."""
+        ...
+
+    def extent(self, path: bytes) -> FileExtent:
+        """Return where a file's bytes are; raise `PathConflict` for a directory."""
+        ...
+
+
+class IndexLookup:
+    """The names as the index has them now. Implements `Lookup`."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._namespace = dataset.namespace
+
+    def file_count(self) -> int:
+        """See `Lookup`."""
+        return self._namespace.state().files
+
+    def stat(self, path: bytes) -> FileStat:
+        """See `Lookup`."""
+        entry = self._namespace.stat(path)
+        return stat_of_row(entry.path, entry.row)
+
+    def ls(self, path: bytes) -> list[FileStat]:
+        """See `Lookup`."""
+        found = self.stat(path)
+        return [found] if found.kind == "file" else list(self._children(path))
+
+    def walk(self, path: bytes) -> Iterator[FileStat]:
+        """See `Lookup`."""
+        for listing in self._namespace.walk(path):
+            yield from stats_of_listing(listing)
+
+    def extent(self, path: bytes) -> FileExtent:
+        """See `Lookup`."""
+        while True:
+            entry = self._namespace.stat(path)
+            if entry.is_directory:
+                raise PathConflict(f"is a directory: {decoded(path) or '/'}")
+            try:
+                return self._extent_of(entry)
+            except RecordCorrupt:
+                now = self._namespace.stat(path)
+                if bytes(now.row["chunk"]) == bytes(entry.row["chunk"]):
+                    raise
+                # A purge has moved the file in between: look it up again.
+
+    def _children(self, path: bytes) -> Iterator[FileStat]:
+        return stats_of_listing(self._namespace.list(path))
+
+    def _extent_of(self, entry: PathEntry) -> FileExtent:
+        row = entry.row
+        record = self._namespace.chunk(bytes(row["chunk"]))
+        chunk = ChunkRef(ChunkId(bytes(row["chunk"])), record.head_bytes, record.payload_bytes)
+        return FileExtent(chunk, int(row["offset"]), int(row["length"]), int(row["hash"]))
+
+
+class SnapshotLookup:
+    """The names of a snapshot, which stays the caller's. Implements `Lookup`."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def file_count(self) -> int:
+        """See `Lookup`."""
+        return self.snapshot.file_count
+
+    def stat(self, path: bytes) -> FileStat:
+        """See `Lookup`."""
+        return stat_in(self.snapshot, self._inode(path))
+
+    def ls(self, path: bytes) -> list[FileStat]:
+        """See `Lookup`."""
+        snapshot, inode = self.snapshot, self._inode(path)
+        if not snapshot.is_directory(inode):
+            return [stat_in(snapshot, inode)]
+        return [stat_in(snapshot, child) for _, child in snapshot.children(inode)]
+
+    def walk(self, path: bytes) -> Iterator[FileStat]:
+        """See `Lookup`."""
+        return walk_snapshot(self.snapshot, self._inode(path))
+
+    def extent(self, path: bytes) -> FileExtent:
+        """See `Lookup`."""
+        return self.snapshot.extent(self.file_inode(path))
+
+    def file_inode(self, path: bytes) -> int:
+        """Return the number of a file; raise `PathNotFound` and `PathConflict`."""
+        inode = self._inode(path)
+        if self.snapshot.is_directory(inode):
+            raise PathConflict(f"is a directory: {decoded(path)}")
+        return inode
+
+    def file_inodes(self, files: Sequence[DatasetPath] | Inodes) -> Inodes:
+        """Return the inodes of files given by paths or inodes; `PathNotFound`, `PathConflict`."""
+        if not len(files) or not isinstance(files[0], str | bytes):
+            return files  # type: ignore[return-value]
+        paths = files if NAMES_ARE_UTF8 else [encoded(as_path(file)) for file in files]
+        try:
+            found = self.snapshot.paths.files(paths)  # type: ignore[arg-type]
+        except TypeError:
+            for file in files:
+                as_path(file)  # raises with the reason
+            raise
+        if None not in found:
+            return found  # type: ignore[return-value]
+        return [
+            self.file_inode(encoded(as_path(file))) if inode is None else inode
+            for file, inode in zip(files, found, strict=True)
+        ]
+
+    def _inode(self, path: bytes) -> int:
+        inode = self.snapshot.resolve(path)
+        if inode is None:
+            raise PathNotFound(
+                f"no such file or directory in dataset {self.snapshot.dataset.name}: "
+                f"{decoded(path)}"
+            )
+        return inode

@@ -1,0 +1,95 @@
+"""Reads of one client through the node's shared memory, along a plan if there is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from dieselfs.cache.read_settings import ReadSettings
+from dieselfs.cache.read_stack import ReadStack
+from dieselfs.cache.task.sample_reader import SampleReader
+from dieselfs.client.paths import ENCODING, ERRORS, NAMES_ARE_UTF8, DatasetPath, encoded
+from dieselfs.dataset.dataset import Dataset
+from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
+from dieselfs.prefetch.reading_position import ReadingPosition
+from dieselfs.shuffle.order import ShuffledOrder
+from dieselfs.snapshots.expected_files import ExpectedFiles
+from metadata.snapshot import Snapshot
+
+
+class MemoryReading:
+    """Node memory and a client's place in it. For one thread at a time; reads survive a fork."""
+
+    def __init__(
+        self, dataset: Dataset, settings: ReadSettings, expected: ExpectedFiles, join: bool
+    ) -> None:
+        """Join the task's memory now, or with `join` False when it is first needed."""
+        self.stack = ReadStack(dataset.ref, dataset.store, settings, expected)
+        self.memory = self.stack.open_memory(join=join)
+        self.samples: SampleReader | None = None
+        """The reader of files by inode; None until a snapshot is shown."""
+        self.position: ReadingPosition | None = None
+        self._position_owner = os.getpid()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Read the files of a snapshot from now on, without a plan."""
+        self.end_plan()
+        self.samples = SampleReader(snapshot, self.memory)
+        self.stack.warm_up(snapshot)
+
+    @property
+    def read_path(self) -> Callable[[DatasetPath], bytes] | None:
+        """The function that returns a whole file; None until a snapshot is shown."""
+        if self.samples is None:
+            return None
+        if self.position is not None:
+            return self._read_planned
+        return self.samples.read_path if NAMES_ARE_UTF8 else self._read_encoded
+
+    def _read_encoded(self, path: DatasetPath) -> bytes:
+        assert self.samples is not None
+        return self.samples.read_path(encoded(path))
+
+    def _read_planned(self, path: DatasetPath) -> bytes:
+        """Return a whole file, and note its place in the plan."""
+        reader, position = self.samples, self.position
+        assert reader is not None
+        assert position is not None
+        name = path.encode(ENCODING, ERRORS) if isinstance(path, str) else path
+        inode = position.expected
+        if not reader.is_path_of(inode, name):
+            inode = reader.inode_of(encoded(path))
+        data = reader.read(inode)
+        position.passed(inode)
+        return data
+
+    def follow(self, order: ShuffledOrder, snapshot: Snapshot) -> None:
+        """Make `order` the plan; the old plan stays if `order` is refused.
+
+        Raises `PlanTooLarge`.
+        """
+        if not len(order):
+            self.end_plan()
+            return
+        plan = ReadingPlan(snapshot.id, order.inodes, order.group_start, str(snapshot.path))
+        before = "" if self.position is None else self.position.plan.id
+        file = write_plan(self.memory.folder.path, plan, after=before)
+        try:
+            self.memory.follow(file.path)
+        except BaseException:
+            file.remove()
+            raise
+        self.end_plan()
+        self.position, self._position_owner = ReadingPosition(file), os.getpid()
+
+    def end_plan(self) -> None:
+        """Remove the plan; a forked child leaves its parent's plan alone."""
+        position, self.position = self.position, None
+        if position is not None and self._position_owner == os.getpid():
+            position.plan.remove()
+
+    def close(self) -> None:
+        """Leave the task's memory."""
+        self.end_plan()
+        self.memory.close()
+        self.stack.close()

@@ -1,0 +1,124 @@
+"""Puts and deletes of one client: packed in the background, durable and visible after a flush."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+from chunkstore.stores.object_store import Buffer
+from dieselfs.client.paths import decoded
+from dieselfs.dataset.dataset import Dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
+from dieselfs.dataset.file_stat import joined
+from dieselfs.errors import UsageError
+from metadata.errors import PathConflict
+from metadata.namespace import PathEntry
+
+
+class Writing:
+    """The changes of one client. For one thread at a time; paths are encoded."""
+
+    def __init__(self, dataset: Dataset, packing: dict[str, int]) -> None:
+        """`packing` has the options of `DatasetWriter`. Nothing begins before the first change."""
+        self._dataset, self._packing = dataset, packing
+        self._writer: DatasetWriter | None = None
+
+    def put(
+        self,
+        data: Buffer | BinaryIO | os.PathLike[str],
+        path: bytes,
+        mode: int | None,
+        mtime_ns: int | None,
+    ) -> None:
+        """See `Client.put`."""
+        if not isinstance(data, bytes):
+            if isinstance(data, os.PathLike):
+                with open(data, "rb") as file:
+                    status = os.fstat(file.fileno())
+                    data = file.read()
+                mode = status.st_mode & 0o7777 if mode is None else mode
+                mtime_ns = status.st_mtime_ns if mtime_ns is None else mtime_ns
+            else:
+                data = _bytes_of(data)
+        writer = self._writer or self.writer()
+        writer.put(path, data, 0o644 if mode is None else mode, mtime_ns)
+
+    def flush(self) -> int:
+        """Make all changes durable, committed and indexed; return the generation reached."""
+        if self._writer is None:
+            return self._dataset.namespace.state().generation
+        return self._writer.flush()
+
+    def delete(self, path: bytes) -> None:
+        """See `Client.delete`."""
+        writer, applied = self._flushed()
+        entry = self._dataset.namespace.stat(path)
+        if not entry.is_directory:
+            writer.delete(entry)
+            return
+        listing = self._dataset.namespace.list(path)
+        if not path or listing.file_names or listing.directory_names:
+            raise PathConflict(
+                f"directory {decoded(path) or '/'} is not empty: delete it with all below it"
+            )
+        writer.delete(entry, applied)
+
+    def delete_tree(self, path: bytes) -> int:
+        """See `Client.delete_tree`."""
+        writer, applied = self._flushed()
+        top = self._dataset.namespace.stat(path)
+        if not top.is_directory:
+            writer.delete(top)
+            return 1
+        count = 0
+        for listing in self._dataset.namespace.walk(path):
+            for name, row in zip(listing.file_names, listing.files, strict=True):
+                writer.delete(PathEntry(joined(listing.path, name), row))
+            for name, row in zip(listing.directory_names, listing.directories, strict=True):
+                writer.delete(PathEntry(joined(listing.path, name), row), applied)
+            count += len(listing.file_names)
+        if path:
+            writer.delete(top, applied)
+        return count
+
+    def writer(self) -> DatasetWriter:
+        """Return the writer, started if there is none."""
+        if self._writer is None:
+            self._writer = DatasetWriter(self._dataset, **self._packing)
+        return self._writer
+
+    def close(self) -> None:
+        """Flush and end; a later change starts again."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def stop(self) -> None:
+        """End without flushing."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.__exit__(RuntimeError, RuntimeError(), None)
+
+    def _flushed(self) -> tuple[DatasetWriter, int]:
+        """Return the writer, flushed, and the generation that the index has applied."""
+        writer = self.writer()
+        writer.flush()
+        return writer, self._dataset.namespace.state().generation
+
+
+def _bytes_of(data: Buffer | BinaryIO) -> Buffer:
+    """Return the data that `put` was given as one contiguous buffer of bytes."""
+    if isinstance(data, memoryview):
+        is_plain = data.itemsize == 1 and data.ndim == 1 and data.contiguous
+        return data if is_plain else data.tobytes()
+    if isinstance(data, bytes | bytearray):
+        return data
+    if not hasattr(data, "read"):
+        raise UsageError(
+            f"put takes bytes, an open binary file or a pathlib.Path, not {type(data).__name__}",
+            "write pathlib.Path(name) for a local file, or text.encode() for text",
+        )
+    content = data.read()
+    if not isinstance(content, bytes):
+        raise UsageError("a file object that is put must be open in binary mode")
+    return content
