@@ -185,44 +185,36 @@ class ChunkWriter:
         self._open = [_OpenChunk() for _ in range(open_chunks)]
         self._where: dict[bytes, _OpenChunk] = {}
 
-    def add_file(self, path: bytes, data: Buffer, mode: int, mtime_ns: int) -> None:
-        """Add one file whose content is in memory.
-
-        `mode` holds the permission bits; the method sets the file type.
-        """
-        size = len(data)
-        if size >= self.target_bytes:
-            self.add_stream(path, size, hash_blocks(data), [data], mode, mtime_ns)
-            return
-        chunk = self._choose(path, size)
-        if size > BLOCK_BYTES:
-            hashes = hash_blocks(data)
-            chunk.blocks.extend(hashes.blocks)
-            digest = hashes.whole
-        else:
-            digest = xxhash.xxh3_64_intdigest(data)
-        self._put_file(chunk, path, data, digest, mode, mtime_ns)
-
-    def add_carried(
+    def add_file(
         self,
         path: bytes,
         data: Buffer,
-        hashes: BlockHashes,
         mode: int,
         mtime_ns: int,
-        version: Version,
+        hashes: BlockHashes | None = None,
+        version: Version | None = None,
     ) -> None:
-        """Add a file that is moved from another chunk.
+        """Add one file whose content is in memory.
 
-        `data` was verified against `hashes`; `version` is the version that the file keeps.
+        `mode` holds the permission bits; the method sets the file type. A file that is moved from
+        another chunk keeps its `version`, and its content was verified against its `hashes`.
         """
-        if len(data) >= self.target_bytes:
-            self.add_stream(path, len(data), hashes, [data], mode, mtime_ns, version)
+        size = len(data)
+        if hashes is None and size > BLOCK_BYTES:
+            hashes = hash_blocks(data)
+        if size >= self.target_bytes:
+            hashes = hashes or hash_blocks(data)
+            self.add_stream(path, size, hashes, [data], mode, mtime_ns, version)
             return
-        chunk = self._choose(path, len(data))
-        chunk.versions[len(chunk.paths)] = version
-        chunk.blocks.extend(hashes.blocks)
-        self._put_file(chunk, path, data, hashes.whole, mode, mtime_ns)
+        chunk = self._choose(path, size)
+        if hashes is None:
+            digest = xxhash.xxh3_64_intdigest(data)
+        else:
+            digest = hashes.whole
+            chunk.blocks.extend(hashes.blocks)
+        chunk.payload.append(data)
+        mode = stat.S_IFREG | (mode & 0o7777)
+        self._append(chunk, path, KIND_FILE, mode, mtime_ns, version, size, digest)
 
     def add_stream(
         self,
@@ -263,7 +255,8 @@ class ChunkWriter:
 
         A directory entry that a purge writes again carries its version.
         """
-        self._add_bare(path, KIND_DIRECTORY, stat.S_IFDIR | (mode & 0o7777), mtime_ns, carried)
+        mode = stat.S_IFDIR | (mode & 0o7777)
+        self._append(self._choose(path, 0), path, KIND_DIRECTORY, mode, mtime_ns, carried)
 
     def add_tombstone(self, path: bytes, file_type: int, mtime_ns: int, seen: Version) -> None:
         """Add a tombstone that deletes the version that was `seen` and all before it.
@@ -271,7 +264,7 @@ class ChunkWriter:
         `file_type` is S_IFREG or S_IFDIR, as that of the deleted entry. A tombstone that is moved
         from another chunk is added again unchanged.
         """
-        self._add_bare(path, KIND_TOMBSTONE, file_type, mtime_ns, seen)
+        self._append(self._choose(path, 0), path, KIND_TOMBSTONE, file_type, mtime_ns, seen)
 
     def flush(self) -> None:
         """Emit all open chunks, merged into as few chunks as the bytes need."""
@@ -300,34 +293,22 @@ class ChunkWriter:
         """Return whether `path` was put and is still in an open chunk."""
         return path in self._where
 
-    def _put_file(
+    def _append(
         self,
         chunk: _OpenChunk,
         path: bytes,
-        data: Buffer,
-        digest: int,
+        kind: int,
         mode: int,
         mtime_ns: int,
+        version: Version | None,
+        size: int = 0,
+        digest: int = 0,
     ) -> None:
-        chunk.payload.append(data)
-        chunk.payload_bytes += len(data)
-        chunk.length.append(len(data))
-        chunk.hash.append(digest)
-        chunk.kind.append(KIND_FILE)
-        chunk.mode.append(stat.S_IFREG | (mode & 0o7777))
-        chunk.mtime_ns.append(mtime_ns)
-        chunk.paths.append(path)
-        chunk.heap_bytes += len(path)
-        self._where[path] = chunk
-
-    def _add_bare(
-        self, path: bytes, kind: int, mode: int, mtime_ns: int, version: Version | None
-    ) -> None:
-        chunk = self._choose(path, 0)
         if version is not None:
             chunk.versions[len(chunk.paths)] = version
-        chunk.length.append(0)
-        chunk.hash.append(0)
+        chunk.payload_bytes += size
+        chunk.length.append(size)
+        chunk.hash.append(digest)
         chunk.kind.append(kind)
         chunk.mode.append(mode)
         chunk.mtime_ns.append(mtime_ns)

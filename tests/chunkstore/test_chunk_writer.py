@@ -369,7 +369,7 @@ class TestCarried:
                 version = Version(0, bytes(16), 0)
             else:
                 data = content(number, 300_000 if number % 50 == 0 else 900)
-                writer.add_carried(path, data, hash_blocks(data), 0o640, number, version)
+                writer.add_file(path, data, 0o640, number, hash_blocks(data), version)
             wanted[path] = version
         writer.flush()
         found = {}

@@ -168,7 +168,7 @@ class Mover:
         for at, content, version, digest, mode, mtime_ns, start, end in rows:
             blocks = entries.block_hash[start:end].tolist() if end > start else []
             hashes = BlockHashes(digest, blocks)
-            self._writer.add_carried(entries.paths[at], content, hashes, mode, mtime_ns, version)
+            self._writer.add_file(entries.paths[at], content, mode, mtime_ns, hashes, version)
 
 
 def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> ChunkWriter:
