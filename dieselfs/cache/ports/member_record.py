@@ -28,8 +28,10 @@ MemberRow: TypeAlias = tuple[
 
 
 def member_fields(member: Member) -> MemberRow:
-    """Return the fields of a member."""
-    return member.id, member.address.host, member.address.port, member.weight, member.node
+    """Return the fields of a member. Raises `ValueError` if it is out of bounds."""
+    fields = member.id, member.address.host, member.address.port, member.weight, member.node
+    member_from(fields)
+    return fields
 
 
 def member_from(fields: object) -> Member:

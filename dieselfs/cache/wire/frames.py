@@ -3,11 +3,11 @@
     prefix = 16 bytes from the stream
     header_bytes, bulk_bytes, checksum = decode_prefix(prefix)
     header = header_bytes from the stream
-    number = answer_number(header, checksum, bulk_bytes)
-    number, answer = decode_answer(header, checksum, bulk)
+    lead, number = decode_lead(header, checksum, bulk_bytes)
+    answer = decode_answer(lead, header, bulk)
 
-`answer_number` names the request that waits for the bulk, so that its length can be checked before
-it is received.
+The number names the request that waits for the bulk, so that its length can be checked before it is
+received.
 
 Every value is checked before it is used: types, bounds, and that ranges lie inside their chunks.
 Invalid bytes raise `BadFrame` and nothing else. The specification, down to bytes, is
@@ -27,7 +27,14 @@ import xxhash
 from msgspec import msgpack
 
 from dieselfs.cache.ports.cached_chunks import NodeStatus
-from dieselfs.cache.ports.member_record import MemberName, MemberRow, checked_id, member_from
+from dieselfs.cache.ports.member_record import (
+    MemberName,
+    MemberRow,
+    checked_id,
+    member_fields,
+    member_from,
+)
+from dieselfs.cache.wire.columns import member_columns, members_of, range_columns, ranges_of
 from dieselfs.cache.wire.fields import (
     CHUNK,
     Count,
@@ -41,13 +48,6 @@ from dieselfs.cache.wire.fields import (
     chunk_of,
     chunk_row,
     cut,
-)
-from dieselfs.cache.wire.frame_fields import (
-    checked_fields,
-    member_columns,
-    members_of,
-    range_columns,
-    ranges_of,
 )
 from dieselfs.cache.wire.frame_header import (
     LEAD,
@@ -127,14 +127,6 @@ def encode_answer(number: int, answer: Answer, bulk_bytes: int = 0) -> bytes:
     return _seal(len(header), bulk_bytes, _checksum(header, bulk_bytes)) + header
 
 
-def answer_number(header: Received, checksum: int, bulk_bytes: int) -> int:
-    """Return the number of the request that is answered, before the bulk is read.
-
-    Raises `BadFrame`.
-    """
-    return decode_lead(header, checksum, bulk_bytes)[1]
-
-
 def decode_request(header: Received, checksum: int) -> tuple[int, Request]:
     """Return the number and the request. Raises `BadFrame`. Takes about 1 µs for `ReadFile`."""
     lead, number = decode_lead(header, checksum)
@@ -143,19 +135,19 @@ def decode_request(header: Received, checksum: int) -> tuple[int, Request]:
     return number, _decode(header, _REQUESTS.get(lead))
 
 
-def decode_answer(header: Received, checksum: int, bulk: memoryview) -> tuple[int, Answer]:
-    """Return the number and the answer. Raises `BadFrame`. Takes about 0.6 µs for `Data`.
+def decode_answer(lead: bytes, header: Received, bulk: memoryview) -> Answer:
+    """Return the answer of a header whose lead was decoded. Raises `BadFrame`.
 
     `bulk` is all that the prefix announces, and becomes `Data.bulk` without a copy.
     """
-    lead, number = decode_lead(header, checksum, len(bulk))
     if lead == _DATA_LEAD:
         if len(header) != LEAD.size:
             raise BadFrame("a header has more fields than it says")
-        return number, Data(bulk)
+        return Data(bulk)
     if len(bulk):
         raise BadFrame("bulk follows an answer that has none")
-    return number, _decode(header, _ANSWERS.get(lead))
+    answer: Answer = _decode(header, _ANSWERS.get(lead))
+    return answer
 
 
 def _read_file(header: Received) -> ReadFile:
@@ -220,7 +212,7 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
     (4, Ping, (), lambda _: (), Ping),
     (
         *(5, Join, get_args(MemberRow)),
-        lambda request: checked_fields(request.member),
+        lambda request: member_fields(request.member),
         lambda *fields: Join(member_from(fields)),
     ),
     (6, Leave, (MemberName,), lambda request: (checked_id(request.member),), Leave),

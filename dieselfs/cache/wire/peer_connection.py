@@ -24,10 +24,9 @@ import numpy as np
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import Condition, Runtime, Stream
 from dieselfs.cache.ports.secret import TaskSecret
-from dieselfs.cache.wire.frame_header import BadFrame
+from dieselfs.cache.wire.frame_header import BadFrame, decode_lead
 from dieselfs.cache.wire.frame_stream import FrameReceiver, receive_greeting
 from dieselfs.cache.wire.frames import (
-    answer_number,
     decode_answer,
     encode_answer,
     encode_request,
@@ -288,7 +287,7 @@ class PeerConnection:
     def _receive(self, mine: SentRequest) -> None:
         """Receive one frame."""
         header, checksum, bulk_bytes = self._frames.header(SILENCE_S, mine.bulk_bytes)
-        number = answer_number(header, checksum, bulk_bytes)
+        lead, number = decode_lead(header, checksum, bulk_bytes)
         pending = self._waiting.get(number)
         if pending is None:
             raise BadFrame("an answer came without a request")
@@ -298,7 +297,7 @@ class PeerConnection:
         if pending.works:
             self._slow_peer.passes(self._runtime.now())
         bulk = self._frames.bulk(bulk_bytes)
-        number, answer = decode_answer(header, checksum, bulk)
+        answer = decode_answer(lead, header, bulk)
         kind = type(answer)
         if kind not in _ANSWERS[pending.kind]:
             raise BadFrame(f"the answer to {pending.kind.__name__} was {kind.__name__}")

@@ -22,6 +22,7 @@ from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
+from dieselfs.cache.wire import frames
 from dieselfs.cache.wire.fields import MAX_HEAD_BYTES
 from dieselfs.cache.wire.frame_header import (
     LEAD,
@@ -30,11 +31,10 @@ from dieselfs.cache.wire.frame_header import (
     MAX_MEMBERS_HEADER_BYTES,
     PREFIX_BYTES,
     BadFrame,
+    decode_lead,
     decode_prefix,
 )
 from dieselfs.cache.wire.frames import (
-    answer_number,
-    decode_answer,
     decode_request,
     encode_answer,
     encode_request,
@@ -93,10 +93,14 @@ def heard_answer(frame: bytes, bulk: bytes = b"") -> tuple[int, Answer]:
     header_bytes, bulk_bytes, checksum = decode_prefix(frame)
     header = memoryview(frame)[PREFIX_BYTES:]
     assert (header_bytes, bulk_bytes) == (len(header), len(bulk))
-    number = answer_number(header, checksum, bulk_bytes)
-    found = decode_answer(header, checksum, memoryview(bulk))
-    assert found[0] == number
-    return found
+    return decode_answer(header, checksum, memoryview(bulk))
+
+
+def decode_answer(
+    header: bytes | memoryview, checksum: int, bulk: memoryview
+) -> tuple[int, Answer]:
+    lead, number = decode_lead(header, checksum, len(bulk))
+    return number, frames.decode_answer(lead, header, bulk)
 
 
 def sealed(header: bytes) -> tuple[bytes, int]:
@@ -189,7 +193,7 @@ def test_a_damaged_length_of_the_bulk_is_found() -> None:
     checksum = decode_prefix(frame)[2]
     for wrong in (0, len(BULK) - 1, len(BULK) + 1, MAX_BULK_BYTES):
         with pytest.raises(BadFrame, match="checksum"):
-            answer_number(frame[PREFIX_BYTES:], checksum, wrong)
+            decode_lead(frame[PREFIX_BYTES:], checksum, wrong)
 
 
 class TestPrefix:

@@ -1,4 +1,4 @@
-"""The fields of those messages between nodes that have columns: `ReadRanges` and `Members`.
+"""The messages between nodes that travel as columns: `ReadRanges` and `Members`.
 
 Columns are raw little-endian numbers, and texts joined by newlines. Functions come in pairs: one
 turns a message into columns; the other turns them back, and raises `ValueError` if they are out of
@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dieselfs.cache.ports.member_record import MemberRow, member_fields, member_from
-from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.member_record import member_fields, member_from
 from dieselfs.cache.wire.fields import CHUNK, chunk_of, chunk_row
 from dieselfs.cache.wire.messages import (
     MAX_MEMBERS,
@@ -80,7 +79,7 @@ def member_columns(answer: Members) -> tuple[str, str, str, bytes, bytes]:
     """
     if len(answer.members) > MAX_MEMBERS:
         raise ValueError(f"more than {MAX_MEMBERS} members")
-    rows = map(checked_fields, answer.members)
+    rows = map(member_fields, answer.members)
     ids, hosts, ports, weights, nodes = zip(*rows, strict=True) if answer.members else [()] * 5
     texts = "\n".join(ids), "\n".join(hosts), "\n".join(nodes)
     return *texts, np.array(ports, "<u2").tobytes(), np.array(weights, "<u8").tobytes()
@@ -97,10 +96,3 @@ def members_of(ids: str, hosts: str, nodes: str, ports: bytes, weights: bytes) -
     texts = [text.split("\n", count) for text in (ids, hosts, nodes)]
     rows = zip(*texts[:2], *numbers, texts[2], strict=True)
     return Members(tuple(map(member_from, rows)))
-
-
-def checked_fields(member: Member) -> MemberRow:
-    """Return the fields of a member. Raises `ValueError` if it is out of bounds."""
-    fields = member_fields(member)
-    member_from(fields)
-    return fields
