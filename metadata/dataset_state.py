@@ -1,17 +1,21 @@
-"""The datasets that an index knows, and the generation to which each has been applied."""
+"""The datasets that an index knows, the generation of each, and what may be done with it.
+
+An index may be held at a generation for good, or be marked as being rebuilt. A killed process
+leaves the mark, so that no process takes the partial content for an index. Without the mark, half
+the records of a late generation under an early `applied` would be compared with commits, and the
+totals would stay wrong for ever.
+"""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 
-import xxhash
-
 from chunkstore.chunk_format import DatasetRef
 from metadata import keys
 from metadata.errors import IndexBehind, RecordCorrupt
-from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
-from metadata.records import EMPTY_STATE, DatasetState
+from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate, read_map
+from metadata.records import EMPTY_STATE, DatasetState, sealed
 
 _STAMP = struct.Struct(">QQ")
 
@@ -72,8 +76,8 @@ def read_held(index: KeyValueStore, dataset_id: bytes) -> int | None:
 
 
 def _generation_held(key: bytes, value: bytes) -> int:
-    body, check = value[:-8], value[-8:]
-    if len(body) != _STAMP.size or xxhash.xxh3_64_digest(key + keys.HELD + body) != check:
+    body = value[:-8]
+    if len(body) != _STAMP.size or sealed(key, keys.HELD, body) != value:
         raise RecordCorrupt(
             "the index record of the generation at which the index is held is damaged"
         )
@@ -82,24 +86,42 @@ def _generation_held(key: bytes, value: bytes) -> int:
 
 def hold(index: KeyValueStore, dataset_id: bytes, generation: int) -> None:
     """Keep the index at this generation for good; of two generations the greater one stays."""
+    _put_generation(index, dataset_id, keys.HELD, generation)
+
+
+def mark_rebuilding(index: KeyValueStore, dataset_id: bytes, generation: int) -> None:
+    """Mark the index as being rebuilt to this generation."""
+    _put_generation(index, dataset_id, keys.REBUILDING, generation)
+
+
+def is_rebuilding(index: KeyValueStore, dataset_id: bytes) -> bool:
+    """Return whether the index is being rebuilt, or a rebuild of it was interrupted. One get."""
+    [[value]] = index.get_many([MapFields(keys.state_of(dataset_id), [keys.REBUILDING])])
+    return value is not None
+
+
+def unmark_rebuilding(index: KeyValueStore, dataset_id: bytes) -> None:
+    """Remove the mark: the index is whole."""
+    index.remove([MapFields(keys.state_of(dataset_id), [keys.REBUILDING])])
+
+
+def _put_generation(index: KeyValueStore, dataset_id: bytes, field: bytes, generation: int) -> None:
     key = keys.state_of(dataset_id)
-    body = _STAMP.pack(generation, 0)
-    value = body + xxhash.xxh3_64_digest(key + keys.HELD + body)
-    index.put([[MapUpdate(key, [keys.HELD], [value])]])
+    value = sealed(key, field, _STAMP.pack(generation, 0))
+    index.put([[MapUpdate(key, [field], [value])]])
 
 
 def register_dataset(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> None:
     """Store the dataset's name; of two datasets of one name, the one created later stays."""
     name = dataset.name.encode()
     # Stamps must stay below 2^53. Microseconds since 1970 do so until the year 2255.
-    body = _STAMP.pack(born_ns // 1000, 0) + dataset.id
-    value = body + xxhash.xxh3_64_digest(keys.DATASETS + name + body)
+    value = sealed(keys.DATASETS, name, _STAMP.pack(born_ns // 1000, 0) + dataset.id)
     index.put([[MapUpdate(keys.DATASETS, [name], [value])]])
 
 
 def list_datasets(index: KeyValueStore) -> list[DatasetRef]:
     """Return the datasets that the index knows, by name."""
-    found = {name: value for batch in index.scan(keys.DATASETS) for name, value in batch}
+    found = read_map(index, keys.DATASETS)
     return [DatasetRef(name.decode(), _dataset_id(name, found[name])) for name in sorted(found)]
 
 
@@ -111,8 +133,8 @@ def indexed_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
 
 
 def _dataset_id(name: bytes, value: bytes) -> bytes:
-    body, check = value[:-8], value[-8:]
-    if len(body) != _STAMP.size + 16 or xxhash.xxh3_64_digest(keys.DATASETS + name + body) != check:
+    body = value[:-8]
+    if len(body) != _STAMP.size + 16 or sealed(keys.DATASETS, name, body) != value:
         raise RecordCorrupt(
             f"the index record of dataset {name.decode(errors='replace')} is damaged"
         )

@@ -35,7 +35,7 @@ from metadata.application import apply_commit
 from metadata.commit_source import ChunkGone, ChunkHeads, commits_after, removed
 from metadata.dataset_state import hold, indexed_dataset, read_held, read_progress, read_state
 from metadata.errors import IndexBehind, PathConflict, PathNotFound, RecordCorrupt
-from metadata.kv.key_value_store import KeyValueStore, MapFields
+from metadata.kv.key_value_store import KeyValueStore, MapFields, read_map
 from metadata.listing import DirectoryListing
 from metadata.reapplication import reapply
 from metadata.records import ENTRY, ChunkRecord, DatasetState, decode_entries, is_tombstone
@@ -276,9 +276,7 @@ class Namespace:
         )
 
     def _live(self, key: bytes) -> tuple[Sequence[bytes], npt.NDArray[np.void]]:
-        found: dict[bytes, bytes] = {}
-        for batch in self._index.scan(key):
-            found.update(batch)
+        found = read_map(self._index, key)
         found.pop(keys.ROOT_FIELD, None)
         names = sorted(found)
         rows = decode_entries(key, names, [found[name] for name in names])

@@ -27,11 +27,16 @@ from metadata import keys
 from metadata.application import chunk_record, retired_record
 from metadata.commit_records import commit_records
 from metadata.commit_source import ChunkGone, ChunkHeads, commits_after, removed
-from metadata.dataset_state import read_held
+from metadata.dataset_state import is_rebuilding, read_held, unmark_rebuilding
 from metadata.errors import IndexBehind, RecordCorrupt
-from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, MapUpdate
+from metadata.kv.key_value_store import (
+    STAMP_BYTES,
+    KeyValueStore,
+    MapFields,
+    MapUpdate,
+    read_map,
+)
 from metadata.kv.memory import MemoryStore
-from metadata.rebuild.under_way import is_marked, unmark
 from metadata.records import ChunkRecord, DatasetState, encode_entries
 from metadata.recount import Census, Undecided, recounted, take_census
 
@@ -66,10 +71,10 @@ def reapply(
     each older chunk that has holes which its record lacks. If that does not settle it, the heads of
     all chunks are read and the scan is made again.
     """
-    if is_marked(index, dataset.id):  # an interrupted rebuild: nothing is surely complete
+    if is_rebuilding(index, dataset.id):  # an interrupted rebuild: nothing is surely complete
         after = 0
     state = _reapply(index, dataset, commits, reader, after)
-    unmark(index, dataset.id)
+    unmark_rebuilding(index, dataset.id)
     return state
 
 
@@ -184,7 +189,7 @@ def _settle(
     """
     chunks_key, state_key = keys.chunks_of(dataset_id), keys.state_of(dataset_id)
     retired = {chunk_id.value: commit for chunk_id, commit in history.retired.items()}
-    present = {field: value for batch in index.scan(chunks_key) for field, value in batch}
+    present = read_map(index, chunks_key)
     chunks = dict(known.chunks)
     gone = set(retired)
     if not history.is_whole:

@@ -78,12 +78,15 @@ def encode_entries(
     key: bytes, fields: Sequence[bytes], entries: npt.NDArray[np.void]
 ) -> list[bytes]:
     """Return one value per entry of one map. About 0.3 µs each."""
+    return encode_rows([key + field for field in fields], entries)
+
+
+def encode_rows(names: Sequence[bytes], entries: npt.NDArray[np.void]) -> list[bytes]:
+    """Return one value per entry of several maps; `names` are map key and field together."""
     assert entries.dtype == ENTRY  # a copy in another byte order would break the stamps
-    blob = entries.tobytes()
-    size = ENTRY.itemsize
-    digest = xxhash.xxh3_64_digest
+    blob, size, digest = entries.tobytes(), ENTRY.itemsize, xxhash.xxh3_64_digest
     bodies = [blob[at : at + size] for at in range(0, len(blob), size)]
-    return [body + digest(key + field + body) for field, body in zip(fields, bodies, strict=True)]
+    return [body + digest(name + body) for name, body in zip(names, bodies, strict=True)]
 
 
 def decode_entries(
@@ -114,7 +117,8 @@ def _foreign_version(version: int) -> RecordCorrupt:
     )
 
 
-def _seal(key: bytes, field: bytes, body: bytes) -> bytes:
+def sealed(key: bytes, field: bytes, body: bytes) -> bytes:
+    """Return a value of the index: the body and a checksum over map key, field and body."""
     return body + xxhash.xxh3_64_digest(key + field + body)
 
 
@@ -177,7 +181,7 @@ class ChunkRecord:
             self.file_count,
             self.deleted_bytes,
         )
-        return _seal(key, chunk_id.value, body + self.deleted)
+        return sealed(key, chunk_id.value, body + self.deleted)
 
     @classmethod
     def decode(cls, key: bytes, chunk_id: bytes, value: bytes) -> ChunkRecord:
@@ -234,7 +238,7 @@ class DatasetState:
             self.directories,
             self.chunks,
         )
-        return _seal(key, field, body)
+        return sealed(key, field, body)
 
     @classmethod
     def decode(

@@ -17,7 +17,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from metadata import keys
 from metadata.errors import RecordCorrupt
-from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate
+from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate, read_map
 from metadata.records import NO_CHUNK, ChunkRecord, decode_entries, is_file, is_tombstone
 
 
@@ -78,8 +78,8 @@ def take_census(
         directory = pending.pop()
         prefix = directory + b"/" if directory else b""
         key = keys.directories_of(dataset_id, directory)
-        found = _content(index, key)
-        expected = found if directories is None else _content(directories, key)
+        found = read_map(index, key)
+        expected = found if directories is None else read_map(directories, key)
         if expected is not found:
             _compare(census, key, expected, found)
         pending += [prefix + name for name in expected.keys() | found.keys() if name]
@@ -89,12 +89,8 @@ def take_census(
             census.directories -= 1
         census.count(_decoded(census, key, expected, chunks, gone))
         key = keys.files_of(dataset_id, directory)
-        census.count(_decoded(census, key, _content(index, key), chunks, gone))
+        census.count(_decoded(census, key, read_map(index, key), chunks, gone))
     return census
-
-
-def _content(index: KeyValueStore, key: bytes) -> dict[bytes, bytes]:
-    return {field: value for batch in index.scan(key) for field, value in batch}
 
 
 def _compare(

@@ -84,3 +84,11 @@ class KeyValueStore(Protocol):
     def close(self) -> None:
         """Release connections and files. The call may be repeated."""
         ...
+
+
+def read_map(index: KeyValueStore, key: bytes) -> dict[bytes, bytes]:
+    """Return the fields of a map with their values; one scan."""
+    found: dict[bytes, bytes] = {}
+    for batch in index.scan(key):
+        found.update(batch)
+    return found

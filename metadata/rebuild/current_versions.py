@@ -11,9 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
-
-from metadata.records import ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +53,3 @@ def current(
     return GroupedFields(
         maps[chosen], [names[number] for number in chosen.tolist()], list(best), chosen
     )
-
-
-def encoded(keys: Sequence[bytes], rows: npt.NDArray[np.void]) -> list[bytes]:
-    """Return values as `metadata.records.encode_entries` does, for fields of several maps."""
-    assert rows.dtype == ENTRY
-    blob, size, digest = rows.tobytes(), ENTRY.itemsize, xxhash.xxh3_64_digest
-    bodies = [blob[at : at + size] for at in range(0, len(blob), size)]
-    return [body + digest(key + body) for key, body in zip(keys, bodies, strict=True)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metadata.dataset_state import mark_rebuilding, unmark_rebuilding
 from metadata.kv.key_value_store import KeyValueStore, MapUpdate
 from metadata.rebuild.map_sink import IndexMapPart
-from metadata.rebuild.under_way import mark, unmark
 
 
 class EmptyIndex:
@@ -23,7 +23,7 @@ class EmptyIndex:
     def begin(self, dataset_id: bytes, generation: int) -> None:
         """Mark the index as being rebuilt."""
         self._dataset_id = dataset_id
-        mark(self._index, dataset_id, generation)
+        mark_rebuilding(self._index, dataset_id, generation)
 
     def put(self, parts: Sequence[IndexMapPart]) -> None:
         """Put these maps without reading the index."""
@@ -34,4 +34,4 @@ class EmptyIndex:
     def finish(self, state: IndexMapPart) -> None:
         """Put the state and remove the mark."""
         self.put([state])
-        unmark(self._index, self._dataset_id)
+        unmark_rebuilding(self._index, self._dataset_id)

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from chunkstore.chunk_id import print_id
 from metadata.rebuild.chunk_table import ChunkTable
-from metadata.rebuild.current_versions import GroupedFields, current, encoded
+from metadata.rebuild.current_versions import GroupedFields, current
 from metadata.rebuild.directory_table import ROOT, DirectoryRecords
 from metadata.rebuild.map_sink import IndexMapPart, MapKind
 from metadata.rebuild.memory_limits import MemoryLimits
 from metadata.rebuild.spill import DealtEntries, NamedEntries, joined
-from metadata.records import is_file, is_tombstone
+from metadata.records import encode_rows, is_file, is_tombstone
 
 _KEY_BYTES: Final = len(b"{" + print_id(bytes(16)).encode() + b"}f")
 _SAMPLES: Final = 64
@@ -179,7 +179,7 @@ class IndexMaps:
         rows: npt.NDArray[np.void],
         lowest: int,
     ) -> Iterator[IndexMapPart]:
-        values = encoded(fields.keys, rows)
+        values = encode_rows(fields.keys, rows)
         extents = fields.extents(len(map_keys))
         numbers = self._order[lowest : lowest + len(map_keys)].tolist()
         for at, key in enumerate(map_keys):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from metadata.dataset_state import is_rebuilding, mark_rebuilding, unmark_rebuilding
 from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate
 from metadata.rebuild.map_comparison import (
     Mismatch,
@@ -15,7 +16,6 @@ from metadata.rebuild.map_comparison import (
     maps_below,
 )
 from metadata.rebuild.map_sink import IndexMapPart, MapKind
-from metadata.rebuild.under_way import is_marked, mark, unmark
 
 
 class RepairedIndex:
@@ -48,7 +48,7 @@ class RepairedIndex:
 
     def begin(self, dataset_id: bytes, generation: int) -> None:
         self._dataset_id, self._generation = dataset_id, generation
-        self._marked = is_marked(self._index, dataset_id)
+        self._marked = is_rebuilding(self._index, dataset_id)
 
     def put(self, parts: Sequence[IndexMapPart]) -> None:
         """Repair these maps; directories that should not exist stay until `finish`."""
@@ -75,7 +75,7 @@ class RepairedIndex:
         self._repair(compare_fields(self._index, state))
         if self._marked:
             self._settle(self._generation)
-            unmark(self._index, self._dataset_id)
+            unmark_rebuilding(self._index, self._dataset_id)
 
     def _drop_below(self, directory: bytes) -> None:
         """Remove the maps below a directory, deepest first.
@@ -90,7 +90,7 @@ class RepairedIndex:
         if not mismatches:
             return
         if not self._marked:
-            mark(self._index, self._dataset_id, self._generation)
+            mark_rebuilding(self._index, self._dataset_id, self._generation)
             self._marked = True
         removals: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         updates: dict[bytes, tuple[list[bytes], list[bytes]]] = {}

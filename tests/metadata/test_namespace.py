@@ -14,11 +14,11 @@ from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from metadata import keys
+from metadata.dataset_state import mark_rebuilding
 from metadata.errors import DatasetNotFound, IndexBehind, PathConflict, PathNotFound, RecordCorrupt
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
-from metadata.rebuild.under_way import mark
 from tests.metadata.commit_histories import (
     DATASET,
     History,
@@ -254,7 +254,7 @@ def test_an_index_that_is_being_rebuilt_is_no_index() -> None:
     store, index = stored(TALE), MemoryStore()
     log, reader = CommitLog(store, DATASET), ChunkReader(store, DATASET)
     TALE.until(2).apply_to(index)
-    mark(index, DATASET.id, 3)
+    mark_rebuilding(index, DATASET.id, 3)
     with pytest.raises(IndexBehind, match="dlcmd recover pets"):
         Namespace(index, DATASET).catch_up(log, reader)
     Namespace(index, DATASET).reapply(log, reader, 2)

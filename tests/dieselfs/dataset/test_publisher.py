@@ -10,12 +10,11 @@ from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from metadata import keys
-from metadata.dataset_state import list_datasets
+from metadata.dataset_state import list_datasets, mark_rebuilding, unmark_rebuilding
 from metadata.errors import IndexForgot, RecordCorrupt
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.lost_writes import Memory
 from metadata.kv.memory import MemoryStore
-from metadata.rebuild.under_way import mark, unmark
 from tests.faults.kept_dataset import files_of, index_differences
 
 
@@ -125,11 +124,11 @@ def test_a_put_goes_on_beside_a_recovery(
     with DatasetWriter(dataset) as writer:
         writer.put(b"x/0", b"0")
         writer.flush()
-        mark(dataset.index, dataset.ref.id, 2)
+        mark_rebuilding(dataset.index, dataset.ref.id, 2)
         writer.put(b"x/1", b"1")
         assert writer.flush() == 3
         assert "is durable" in caplog.text
         assert files_of(dataset) == {b"x/0": b"0"}
-        unmark(dataset.index, dataset.ref.id)
+        unmark_rebuilding(dataset.index, dataset.ref.id)
         writer.put(b"x/2", b"2")
     check(dataset, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from metadata import keys
+from metadata.dataset_state import is_rebuilding
 from metadata.errors import IndexBehind
 from metadata.kv.key_value_store import KeyValueStore, MapUpdate
 from metadata.kv.lmdb_file import LmdbFileStore
@@ -19,7 +20,6 @@ from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.index_difference import Fault, IndexDifference
 from metadata.rebuild.map_sink import MapKind
 from metadata.rebuild.repaired_index import RepairedIndex
-from metadata.rebuild.under_way import is_marked
 from tests.metadata.commit_histories import (
     DATASET,
     chunk_id,
@@ -188,7 +188,7 @@ def test_an_interrupted_rebuild_is_never_taken_for_an_index(seed: int) -> None:
                 assert maps_of(index) == right
                 break
             if maps_of(index) not in (before, right):
-                assert is_marked(index, DATASET.id)
+                assert is_rebuilding(index, DATASET.id)
                 with pytest.raises(IndexBehind):
                     tale.apply_one(index, len(tale.commits) - 1)
                 rebuild_into(compared := ComparedIndex(index), tale)

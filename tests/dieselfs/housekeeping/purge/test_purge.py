@@ -22,9 +22,9 @@ from dieselfs.housekeeping.purge.tombstone_rewrite import TombstoneRewrite, tomb
 from dieselfs.recovery import recover
 from dieselfs.snapshots import lifecycle
 from metadata import keys
+from metadata.dataset_state import mark_rebuilding
 from metadata.errors import IndexBehind, RecordsLost
 from metadata.kv.key_value_store import KeyValueStore, MapFields
-from metadata.rebuild.under_way import mark
 from tests.chunkstore.packed import StoreWrapper
 from tests.dieselfs.housekeeping.purge.interrupted_calls import EndOfProcess, stepped
 from tests.dieselfs.housekeeping.purge.purged_dataset import (
@@ -487,7 +487,7 @@ def test_what_is_read_of_an_index_while_it_is_mended_is_not_committed(
     generation = world.open().namespace.state().generation
 
     def read_while_mended(index: KeyValueStore, dataset_id: bytes, *rest: Any) -> TombstoneRewrite:
-        mark(index, dataset_id, generation - 1)
+        mark_rebuilding(index, dataset_id, generation - 1)
         return tombstone_rewrite_of(index, dataset_id, *rest)
 
     monkeypatch.setattr(
