@@ -14,17 +14,15 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from metadata.errors import IndexUnavailable
-from metadata.kv.redis_maps import SPLIT_ABOVE, RedisMaps
+from metadata.kv.redis_maps import PATIENCE_S, SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import (
     SOCKET_TIMEOUT_S,
     Pipeline,
-    Pools,
     RedisAddress,
     RedisCommand,
     RedisUrl,
@@ -35,25 +33,6 @@ from metadata.kv.redis_pipeline import (
     without_secrets,
 )
 
-PATIENCE_S: Final = 15.0
-"""The time for which commands are repeated.
-
-A fail-over takes 3-4 s with a node timeout of 2 s. A call takes at most this and four socket
-timeouts, unless servers answer.
-"""
-
-_TRANSIENT: Final = (
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
-    exceptions.MovedError,
-    exceptions.TryAgainError,
-    exceptions.ClusterDownError,
-    exceptions.MasterDownError,
-    exceptions.ReadOnlyError,
-)
-_FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
-"""Subclasses of `ConnectionError` that repeating does not change."""
-
 
 class RedisClusterStore(RedisMaps):
     """A `KeyValueStore` in a Redis Cluster; it may be used on both sides of a fork.
@@ -62,23 +41,27 @@ class RedisClusterStore(RedisMaps):
     TLS), with any of its nodes.
     """
 
+    _transient = (
+        exceptions.ConnectionError,
+        exceptions.TimeoutError,
+        exceptions.MovedError,
+        exceptions.TryAgainError,
+        exceptions.ClusterDownError,
+        exceptions.MasterDownError,
+        exceptions.ReadOnlyError,
+    )
+
     def __init__(
         self, url: str, *, split_above: int = SPLIT_ABOVE, patience_s: float = PATIENCE_S
     ) -> None:
         self._nodes = node_urls(url)
-        super().__init__(str(self._nodes[0]), split_above, patience_s)
-        self._pools = Pools(self._nodes[0])
+        super().__init__(self._nodes[0], split_above, patience_s)
         self._slots: list[RedisAddress | None] = []
         self._seats: dict[RedisAddress, int] = {}
         """The first slot that each master serves; a server that takes over has the same."""
         error = self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
         if not self._slots:
             raise self._unavailable(error)
-
-    def close(self) -> None:
-        """Close the connections to all nodes."""
-        super().close()
-        self._pools.close()
 
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         slots = self._slots
@@ -92,20 +75,11 @@ class RedisClusterStore(RedisMaps):
                 )
             else:
                 by_node[address].append(at)
-        envelopes = [
-            self._replication.envelope(
-                self._seats.get(address, address), [commands[at] for at in places]
-            )
+        answers = self._exchange(
+            (self._seats.get(address, address), address, [commands[at] for at in places])
             for address, places in by_node.items()
-        ]
-        pipelines = [
-            self._replication.pipeline(self._pools.pool(address), envelope)
-            for address, envelope in zip(by_node, envelopes, strict=True)
-        ]
-        for places, envelope, answers in zip(
-            by_node.values(), envelopes, exchange(pipelines), strict=True
-        ):
-            own = self._replication.open(envelope, answers)
+        )
+        for places, own in zip(by_node.values(), answers, strict=True):
             for at, answer in zip(places, own, strict=True):
                 replies[at] = answer
         return replies
@@ -114,9 +88,7 @@ class RedisClusterStore(RedisMaps):
         # In redis-py a MovedError is an AskError too; it needs a new map of the slots.
         if isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError):
             return replace(command, asking=RedisAddress(error.host, error.port))
-        if isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL):
-            return replace(command, asking=None, by_text=False)
-        return None
+        return super()._retry(command, error)
 
     def _before_retry(self) -> None:
         self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)

@@ -22,8 +22,18 @@ from redis import exceptions
 from metadata.errors import IndexUnavailable
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.lost_writes import Memory
-from metadata.kv.redis_pipeline import RedisCommand, Reply, Script, advice, is_error
-from metadata.kv.redis_replication import PUT, Replication
+from metadata.kv.redis_pipeline import (
+    Pools,
+    RedisAddress,
+    RedisCommand,
+    RedisUrl,
+    Reply,
+    Script,
+    advice,
+    exchange,
+    is_error,
+)
+from metadata.kv.redis_replication import PUT, Place, Replication
 
 SPLIT_ABOVE: Final = 65_536
 BUCKETS: Final = 256
@@ -38,6 +48,15 @@ _PIPELINE_BYTES: Final = 8 << 20
 _SCAN_BATCH: Final = 4096
 _SCAN_RESTARTS: Final = 10
 _RETRY_PAUSE_S: Final = 0.1
+PATIENCE_S: Final = 15.0
+"""The time for which commands are repeated.
+
+It bridges a restart with a large database to load (docs/decisions/0010), and a fail-over, which
+takes 3-4 s with a node timeout of 2 s. A call takes at most this and a few socket timeouts (two on
+a single server, four in a cluster), unless servers answer.
+"""
+_FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
+"""Subclasses of `ConnectionError` that repeating does not change."""
 
 _REMOVE = Script("remove_equal.lua")
 _SCAN = Script("scan_batch.lua")
@@ -46,15 +65,22 @@ _SCAN = Script("scan_batch.lua")
 class RedisMaps(ABC):
     """A `KeyValueStore` without the transport of commands to their servers."""
 
-    def __init__(self, shown: str, split_above: int, patience_s: float) -> None:
+    _transient: tuple[type[exceptions.RedisError], ...] = (
+        exceptions.ConnectionError,
+        exceptions.TimeoutError,
+    )
+    """The errors after which a command is repeated."""
+
+    def __init__(self, where: RedisUrl, split_above: int, patience_s: float) -> None:
         """`patience_s`: the time for which a command is repeated after its server failed.
 
         Every command here may be repeated.
         """
-        self._shown = shown
+        self._shown = str(where)
+        self._pools = Pools(where)
         self._split_above = split_above
         self._patience_s = patience_s
-        self._replication = Replication(shown)
+        self._replication = Replication(self._shown)
         self._is_open = True
 
     def memory(self) -> Memory:
@@ -69,12 +95,28 @@ class RedisMaps(ABC):
         The commands of one key are sent in order.
         """
 
-    @abstractmethod
+    def _exchange(
+        self, groups: Iterable[tuple[Place, RedisAddress | None, Sequence[RedisCommand]]]
+    ) -> list[list[Reply]]:
+        """Return the replies to groups of commands; each goes to the server at its place."""
+        servers = [
+            (self._pools.pool(address), self._replication.envelope(place, commands))
+            for place, address, commands in groups
+        ]
+        answers = exchange([self._replication.pipeline(*server) for server in servers])
+        return [
+            self._replication.open(envelope, replies)
+            for (_, envelope), replies in zip(servers, answers, strict=True)
+        ]
+
     def _retry(self, command: RedisCommand, error: exceptions.RedisError) -> RedisCommand | None:
         """Return the command to send after this one failed with `error`.
 
         The result is None if repeating is useless.
         """
+        if isinstance(error, self._transient) and not isinstance(error, _FINAL):
+            return replace(command, asking=None, by_text=False)
+        return None
 
     def _before_retry(self) -> None:  # noqa: B027 - a server that stays where it is needs nothing
         """Find out where servers are now."""
@@ -178,8 +220,9 @@ class RedisMaps(ABC):
         self._execute(RedisCommand(key, ("UNLINK", key), writes=True) for key in keys)
 
     def close(self) -> None:
-        """Refuse further commands."""
+        """Refuse further commands and close the connections."""
         self._is_open = False
+        self._pools.close()
 
     def _put(self, updates: Sequence[MapUpdate], split_above: int) -> list[MapUpdate]:
         """Put what belongs into these hashes; return what belongs into their buckets."""
