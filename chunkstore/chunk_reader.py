@@ -176,8 +176,8 @@ class ChunkReader:
             else:
                 small.setdefault(file.chunk, []).append(position)
         reads: list[Callable[[], list[tuple[int, memoryview]]]] = [
-            partial(self._read_merged, files, positions, merged)
-            for positions in small.values()
+            partial(self._sound, chunk.id, partial(self._merged, files, positions, merged))
+            for chunk, positions in small.items()
             for merged in merge_ranges([(files[at].offset, files[at].length) for at in positions])
         ]
         reads += [partial(self._read_large, files, position) for position in large]
@@ -186,13 +186,6 @@ class ChunkReader:
             for position, content in found:
                 contents[position] = content
         return contents
-
-    def _read_merged(
-        self, files: Sequence[FileExtent], positions: Sequence[int], merged: MergedRange
-    ) -> list[tuple[int, memoryview]]:
-        return self._sound(
-            files[positions[0]].chunk.id, lambda: self._merged(files, positions, merged)
-        )
 
     def _merged(
         self, files: Sequence[FileExtent], positions: Sequence[int], merged: MergedRange

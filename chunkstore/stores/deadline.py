@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty
 from typing import TypeVar
@@ -21,6 +21,7 @@ from chunkstore.call_threads import Answer, Answers, CallThreads
 from chunkstore.errors import Unavailable
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import StoreWrapper
 from chunkstore.stores.time_left import time_left_s
 
 T = TypeVar("T")
@@ -38,35 +39,31 @@ class DeadlineStatistics:
     """Threads there are now, including idle and hanging ones."""
 
 
-class DeadlineStore:
-    """A wrapper in which `request_timeout_s` bounds each request to a store.
+class DeadlineStore(StoreWrapper):
+    """A wrapper in which `request_timeout_s` bounds each request to a store but `create`.
 
     In a listing it bounds each 1,000 entries.
     """
 
     def __init__(self, store: ObjectStore, request_timeout_s: float = 20.0) -> None:
-        self._store = store
+        super().__init__(store)
         self._timeout_s = request_timeout_s
         self._threads = CallThreads("store-call")
         self._lock = threading.Lock()
         self._abandoned = 0
 
-    def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        """Create an object, without a deadline."""
-        self._store.create(key, parts)
-
     def get(self, key: str) -> Buffer:
         """Return a whole object; raise `Unavailable` if the answer is late."""
-        return self._bounded(lambda: self._store.get(key), key)
+        return self._bounded(lambda: self._wrapped.get(key), key)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         """Return a range of an object; raise `Unavailable` if the answer is late."""
-        return self._bounded(lambda: self._store.get_range(key, offset, length), key)
+        return self._bounded(lambda: self._wrapped.get_range(key, offset, length), key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List objects; raise `Unavailable` if a page of the listing is late."""
         entries = itertools.chain.from_iterable(
-            map(self._store.list, [prefix])
+            map(self._wrapped.list, [prefix])
         )  # called in a thread
         what = f"the listing of {prefix!r}"
         while page := self._bounded(lambda: list(itertools.islice(entries, _PAGE_ENTRIES)), what):
@@ -74,11 +71,11 @@ class DeadlineStore:
 
     def delete(self, key: str) -> None:
         """Delete an object; raise `Unavailable` if the answer is late."""
-        self._bounded(lambda: self._store.delete(key), key)
+        self._bounded(lambda: self._wrapped.delete(key), key)
 
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of an object; raise `Unavailable` if the answer is late."""
-        return self._bounded(lambda: self._store.stat(key), key)
+        return self._bounded(lambda: self._wrapped.stat(key), key)
 
     def begin(
         self, read: Read, answers: Answers[Buffer], call: int, then: Callable[[], None]
@@ -89,7 +86,7 @@ class DeadlineStore:
         """
 
         def act() -> Buffer:
-            data = read.of(self._store)
+            data = read.of(self._wrapped)
             then()
             return data
 
