@@ -37,7 +37,6 @@ from metadata.dataset_state import hold, indexed_dataset, read_held, read_progre
 from metadata.errors import IndexBehind, PathConflict, PathNotFound, RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore, MapFields, read_map
 from metadata.listing import DirectoryListing
-from metadata.reapplication import reapply
 from metadata.records import ENTRY, ChunkRecord, DatasetState, decode_entries, is_tombstone
 
 
@@ -119,6 +118,8 @@ class Namespace:
 
     def reapply(self, log: CommitLog, reader: ChunkReader, after: int) -> DatasetState:
         """Restore what the index lost of the commits after `after` (`metadata.reapplication`)."""
+        from metadata.reapplication import reapply  # most commands need no rebuild
+
         return reapply(self._index, self.dataset, log, reader, after)
 
     def held(self) -> int | None:

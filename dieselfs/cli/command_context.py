@@ -103,6 +103,8 @@ class CommandContext:
 
     def ssd(self) -> SsdSettings | None:
         """Return the SSD tier that variables and profile name, or None."""
+        if self.config.ssd is None:
+            return None
         from dieselfs.cache.ssd.settings import configured, ssd_settings
 
         return ssd_settings(configured(self.config))
