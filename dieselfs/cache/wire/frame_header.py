@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from types import GenericAlias
+from typing import Any, Final, TypeAlias
 
 import xxhash
 from msgspec import msgpack
@@ -35,6 +36,7 @@ LEAD: Final = struct.Struct(">3sQ")
 """The beginning of every header: the array's length, the kind and the tag of u64; the number."""
 
 Received: TypeAlias = bytes | memoryview
+Decoder: TypeAlias = msgpack.Decoder[tuple[Any, ...]]
 
 
 class BadFrame(ValueError):
@@ -84,3 +86,16 @@ def decode_lead(header: Received, checksum: int, bulk_bytes: int = 0) -> tuple[b
     except struct.error:
         raise BadFrame("a header is too short") from None
     return lead, number
+
+
+def decoder_of(types: Sequence[Any]) -> Decoder:
+    """Return the decoder of headers with fields of these types."""
+    return msgpack.Decoder(GenericAlias(tuple, (int, int, *types)))
+
+
+def decode_fields(header: Received, decoder: Decoder) -> Sequence[Any]:
+    """Return the fields behind the lead. Raises `BadFrame`."""
+    try:
+        return decoder.decode(header)[2:]
+    except ValueError as error:  # msgspec's errors, and those of texts
+        raise BadFrame(f"the fields of a header: {error}") from None

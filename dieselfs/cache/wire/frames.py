@@ -20,11 +20,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
-from types import GenericAlias
 from typing import Any, Final, TypeAlias, get_args
 
 import xxhash
-from msgspec import msgpack
 
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.member_record import (
@@ -53,8 +51,11 @@ from dieselfs.cache.wire.frame_header import (
     LEAD,
     PREFIX,
     BadFrame,
+    Decoder,
     Received,
+    decode_fields,
     decode_lead,
+    decoder_of,
     frame,
     lead_of,
 )
@@ -180,10 +181,9 @@ def _decode(header: Received, reader: _Reader | None) -> Any:
         raise BadFrame("not a message that may come here")
     decoder, made = reader
     try:
-        _, _, *found = decoder.decode(header)
-        return made(*found)
-    except ValueError as error:  # msgspec's errors, those of texts, and values out of bounds
-        raise BadFrame(f"the fields of a header: {error}") from None
+        return made(*decode_fields(header, decoder))
+    except ValueError as error:
+        raise BadFrame(str(error)) from None
 
 
 def _block(request: ReadBlock) -> Sequence[object]:
@@ -197,7 +197,7 @@ def _read_block(*fields: Any) -> ReadBlock:
     return ReadBlock(block_of(fields[:-1]), fields[-1])
 
 
-_Reader: TypeAlias = tuple[msgpack.Decoder[tuple[Any, ...]], Callable[..., Any]]
+_Reader: TypeAlias = tuple[Decoder, Callable[..., Any]]
 _Row: TypeAlias = tuple[
     int, type, tuple[Any, ...], Callable[[Any], Sequence[object]], Callable[..., Any]
 ]
@@ -230,7 +230,7 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
 
 def _readers(kinds: range) -> dict[bytes, _Reader]:
     return {
-        lead_of(kind, len(types)): (msgpack.Decoder(GenericAlias(tuple, (int, int, *types))), made)
+        lead_of(kind, len(types)): (decoder_of(types), made)
         for kind, _, types, _, made in _TABLE
         if kind in kinds
     }

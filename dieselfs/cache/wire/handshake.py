@@ -22,11 +22,10 @@ follow a prefix. The specification is docs/peer-protocol.md.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
-from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import Meta, Struct, msgpack
+from msgspec import Meta
 
 from dieselfs.cache.ports.member_record import MemberName, printable
 from dieselfs.cache.ports.members import MemberId
@@ -35,8 +34,10 @@ from dieselfs.cache.wire.frame_header import (
     PREFIX_BYTES,
     BadFrame,
     Received,
+    decode_fields,
     decode_lead,
     decode_prefix,
+    decoder_of,
     frame,
     lead_of,
 )
@@ -44,7 +45,6 @@ from dieselfs.cache.wire.messages import PROTOCOL_VERSION
 from dieselfs.errors import PeerRefused
 
 NONCE_BYTES: Final = 32
-PROOF_BYTES: Final = 32
 MAX_HANDSHAKE_BYTES: Final = 1024
 """The limit of one whole frame. Nothing longer is read from a side that has proved nothing."""
 MAX_NAME_BYTES: Final = 255
@@ -53,54 +53,20 @@ OLDEST_VERSION: Final = 1
 """The oldest version that this release speaks; the newest is `PROTOCOL_VERSION`."""
 
 _Version: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
-_Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-_Hmac: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 _Reason: TypeAlias = Literal["secret", "task", "version", "member"]
+_Bytes32: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+_Form: TypeAlias = tuple[int, tuple[Any, ...]]
+"""The kind of a frame, and the types of its fields."""
 
-
-class _Frame(Struct, array_like=True, forbid_unknown_fields=True):
-    """The header of a frame. The tag of its class is its kind."""
-
-    number: Literal[0]
-
-
-class _Offer(_Frame, tag=32, forbid_unknown_fields=False):
-    """The first fields of a hello, which another version may follow by other ones."""
-
-    oldest: _Version
-    newest: _Version
-
-
-class _Hello(_Offer, tag=32):
-    task: str
-    client: str
-    peer: MemberName
-    nonce: _Nonce
-
-
-class _Challenge(_Frame, tag=33):
-    version: _Version
-    member: MemberName
-    nonce: _Nonce
-
-
-class _Proof(_Frame, tag=34):
-    proof: _Hmac
-
-
-class _Welcome(_Frame, tag=35):
-    proof: _Hmac
-
-
-class _Refused(_Frame, tag=36, forbid_unknown_fields=False):
-    """A refusal, to which a later version may add fields."""
-
-    reason: _Reason
-    oldest: _Version
-    newest: _Version
-
-
-F = TypeVar("F", bound=_Frame)
+_OFFER: Final[_Form] = 32, (_Version, _Version)
+"""The first fields of a hello, behind which another version may have others."""
+_HELLO: Final[_Form] = 32, (_Version, _Version, str, str, MemberName, _Bytes32)
+_CHALLENGE: Final[_Form] = 33, (_Version, MemberName, _Bytes32)
+_PROOF: Final[_Form] = 34, (_Bytes32,)
+_WELCOME: Final[_Form] = 35, (_Bytes32,)
+_REFUSED: Final[_Form] = 36, (_Reason, _Version, _Version)
+_GROWING: Final = _OFFER, _HELLO, _REFUSED
+"""The frames to which a later version may add fields."""
 
 
 def bytes_that_follow(prefix: Received) -> int:
@@ -132,7 +98,7 @@ class ClientHandshake:
         self._secret = secret
         self._peer = peer
         names = (_name(task), _name(client), peer)
-        self._hello = _made(_Hello, OLDEST_VERSION, PROTOCOL_VERSION, *names, nonce)
+        self._hello = _made(_HELLO, OLDEST_VERSION, PROTOCOL_VERSION, *names, nonce)
         self._transcript = b""
 
     def hello(self) -> bytes:
@@ -141,20 +107,20 @@ class ClientHandshake:
 
     def prove(self, challenge: Received) -> bytes:
         """Check the challenge, and return the frame that proves knowledge of the secret."""
-        found = _answer(challenge, _Challenge)
-        if not OLDEST_VERSION <= found.version <= PROTOCOL_VERSION:
+        version, member, _ = _answer(challenge, _CHALLENGE)
+        if not OLDEST_VERSION <= version <= PROTOCOL_VERSION:
             raise BadFrame("a version that was not offered")
-        if found.member != self._peer:
+        if member != self._peer:
             raise _refused("member")
         self._transcript = self._hello + bytes(challenge)
-        return _made(_Proof, self._secret.proof(b"client", self._transcript))
+        return _made(_PROOF, self._secret.proof(b"client", self._transcript))
 
     def check_welcome(self, welcome: Received) -> None:
         """Return if the server knows the secret; raise `PeerRefused` if it does not."""
-        found = _answer(welcome, _Welcome)
+        [proof] = _answer(welcome, _WELCOME)
         if not self._transcript:
             raise BadFrame("a welcome before the challenge")
-        if not hmac.compare_digest(found.proof, self._secret.proof(b"server", self._transcript)):
+        if not hmac.compare_digest(proof, self._secret.proof(b"server", self._transcript)):
             raise _refused("secret")
 
 
@@ -191,38 +157,38 @@ class ServerHandshake:
         self._secret = secret
         self._task, self._serves = _name(task), serves
         self._me, self._nonce = me, nonce
-        _made(_Challenge, PROTOCOL_VERSION, me, nonce)  # refuses them if they are out of bounds
+        _made(_CHALLENGE, PROTOCOL_VERSION, me, nonce)  # refuses them if they are out of bounds
         self._transcript = b""
 
     def challenge(self, hello: Received) -> bytes:
         """Return the frame that answers a hello."""
-        offer: _Offer = _decode(hello, _Offer)
-        version = min(offer.newest, PROTOCOL_VERSION)
-        if version < max(offer.oldest, OLDEST_VERSION):
-            raise self._refuse("version", offer.oldest, offer.newest)
-        found: _Hello = _decode(hello, _Hello)
-        task, client = _name(found.task), _name(found.client)
+        oldest, newest = _fields(hello, _OFFER)
+        version = min(newest, PROTOCOL_VERSION)
+        if version < max(oldest, OLDEST_VERSION):
+            raise self._refuse("version", oldest, newest)
+        _, _, task, client, peer, _ = _fields(hello, _HELLO)
+        task, client = _name(task), _name(client)
         if task != self._task and not self._serves(task):
             raise self._refuse("task")
-        if found.peer != self._me:
+        if peer != self._me:
             raise self._refuse("member")
         self.client, self.task = client, task
-        challenge = _made(_Challenge, version, self._me, self._nonce)
+        challenge = _made(_CHALLENGE, version, self._me, self._nonce)
         self._transcript = bytes(hello) + challenge
         return challenge
 
     def welcome(self, proof: Received) -> bytes:
         """Check the client's proof, and return the frame that proves this side's knowledge."""
-        found: _Proof = _decode(proof, _Proof)
+        [found] = _fields(proof, _PROOF)
         transcript, self._transcript = self._transcript, b""  # one attempt a connection
         if not transcript:
             raise BadFrame("a proof before the challenge")
-        if not hmac.compare_digest(found.proof, self._secret.proof(b"client", transcript)):
+        if not hmac.compare_digest(found, self._secret.proof(b"client", transcript)):
             raise self._refuse("secret")
-        return _made(_Welcome, self._secret.proof(b"server", transcript))
+        return _made(_WELCOME, self._secret.proof(b"server", transcript))
 
     def _refuse(self, reason: _Reason, oldest: int = 0, newest: int = 0) -> PeerRefused:
-        self.refusal = _made(_Refused, reason, OLDEST_VERSION, PROTOCOL_VERSION)
+        self.refusal = _made(_REFUSED, reason, OLDEST_VERSION, PROTOCOL_VERSION)
         return _refused(reason, oldest, newest)
 
 
@@ -255,39 +221,32 @@ def _refused(reason: _Reason, oldest: int = 0, newest: int = 0) -> PeerRefused:
             return PeerRefused("another member listens at this address")
 
 
-def _made(kind: type[_Frame], *fields: object) -> bytes:
+def _made(form: _Form, *fields: object) -> bytes:
     """Return a frame. Raises `BadFrame` if the other side would refuse it."""
-    tag = kind.__struct_config__.tag
-    assert isinstance(tag, int)
-    made = frame(lead_of(tag, len(fields)), 0, fields)
-    _decode(made, kind)
+    made = frame(lead_of(form[0], len(fields)), 0, fields)
+    _fields(made, form)
     return made
 
 
-def _answer(received: Received, kind: type[F]) -> F:
-    """Return the server's next frame.
-
-    Raises `PeerRefused` if the frame is a refusal, `BadFrame` for any other.
-    """
-    found: F | _Refused = _decode(received, kind | _Refused)
-    if isinstance(found, _Refused):
-        raise _refused(found.reason, found.oldest, found.newest)
-    return found
+def _answer(received: Received, form: _Form) -> Sequence[Any]:
+    """Return the fields of the server's next frame. Raises `PeerRefused`, `BadFrame`."""
+    if received[PREFIX_BYTES + 1 : PREFIX_BYTES + 2] == bytes([_REFUSED[0]]):
+        raise _refused(*_fields(received, _REFUSED))
+    return _fields(received, form)
 
 
-def _decode(received: Received, kind: type[_Frame] | UnionType) -> Any:
+def _fields(received: Received, form: _Form) -> Sequence[Any]:
+    """Return the fields of the frame that comes next, without those that a later version adds."""
     if len(received) > MAX_HANDSHAKE_BYTES:
         raise BadFrame("no frame of a handshake is so long")
     if bytes_that_follow(received) != len(received) - PREFIX_BYTES:
         raise BadFrame("a frame of another length than it says")
-    header = received[PREFIX_BYTES:]
-    lead, _ = decode_lead(header, decode_prefix(received)[2])
-    if lead != lead_of(lead[1], (lead[0] & 0x0F) - 2):
-        raise BadFrame("not the header of a frame")
-    try:
-        return msgpack.decode(header, type=kind)
-    except ValueError as error:  # msgspec's errors, and those of texts
-        raise BadFrame(f"not the frame that comes next in a handshake: {error}") from None
+    header, (kind, types) = received[PREFIX_BYTES:], form
+    lead, number = decode_lead(header, decode_prefix(received)[2])
+    added = (lead[0] & 0x0F) - 2 - len(types)
+    if lead != lead_of(kind, len(types) + added) or number or (added and form not in _GROWING):
+        raise BadFrame("not the frame that comes next in a handshake")
+    return decode_fields(header, decoder_of((*types, *(Any,) * added)))[: len(types)]
 
 
 def _name(text: str) -> str:
