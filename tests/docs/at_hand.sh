@@ -25,9 +25,19 @@ imagenet() {  # imagenet [FOLDER]: a packed dataset `imagenet` with train/ and v
     mkdir -p /mnt/imagenet
 }
 
-redis_at() {  # redis_at PORT: a Redis server on loopback
-    redis-server --port "$1" --save '' --daemonize yes --protected-mode no >/dev/null
-    until redis-cli -p "$1" ping >/dev/null 2>&1; do sleep 0.05; done
+secrets() {  # secrets NAME...: NAME.secret of a task or a cache cluster
+    local name
+    for name; do dlcmd -q task secret "$name.secret"; done
+}
+
+redis_at() {  # redis_at PORT: a Redis server at cache1
+    redis-server --port "$1" --bind 0.0.0.0 --save '' --daemonize yes --protected-mode no >/dev/null
+    until redis-cli -h cache1 -p "$1" ping >/dev/null 2>&1; do sleep 0.05; done
+}
+
+s3_at() {  # s3_at PORT BUCKET: an S3 server at cache1, with this bucket
+    .venv/bin/python -m tests.services.atomic_moto -H 0.0.0.0 -p "$1" >/dev/null 2>&1 &
+    until curl -sf -X PUT "http://cache1:$1/$2" >/dev/null; do sleep 0.1; done
 }
 
 unmount_all() {

@@ -18,15 +18,18 @@ def why_there_is_none() -> str:
     return "" if tried.returncode == 0 else "this process may not make namespaces"
 
 
-def command_on_machine(built: Path, checkout: Path, command: list[str]) -> list[str]:
+def command_on_machine(built: Path, checkout: Path, disk: Path, command: list[str]) -> list[str]:
     """Return the command that runs `command` in `checkout` of a new machine without a network.
 
-    `built` is the folder that is seen at `checkout`.
+    `built` is the folder that is seen at `checkout`, and `disk` an empty folder for what is written.
     """
-    return [*NAMESPACES, "--net", "bash", str(SCRIPT), str(built), str(checkout), *command]
+    paths = [os.fspath(path) for path in (built, checkout, disk)]
+    return [*NAMESPACES, "--net", "bash", os.fspath(SCRIPT), *paths, *command]
 
 
-def build(built: Path, checkout: Path, command: list[str]) -> None:
+def build(built: Path, checkout: Path, disk: Path, command: list[str]) -> None:
     """Run a command that writes into `built`, which it sees at `checkout`. It has the network."""
-    machine = [*NAMESPACES, "bash", str(SCRIPT), str(built), str(checkout), *command]
+    machine = [
+        word for word in command_on_machine(built, checkout, disk, command) if word != "--net"
+    ]
     subprocess.run(machine, check=True, env={**os.environ, "WRITABLE": "1"})

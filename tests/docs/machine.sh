@@ -1,17 +1,17 @@
 # A machine to throw away, for one page: `unshare` runs this in new mount, process and network
-# namespaces. All that a page writes lies in memory and is gone at the end, also below /etc and /mnt.
+# namespaces. What a page writes is in memory or in the folder DISK, also if it is below /etc or /mnt.
 #
-#   machine.sh BUILT CHECKOUT COMMAND...    BUILT is shown at CHECKOUT, and COMMAND runs there
+#   machine.sh BUILT CHECKOUT DISK COMMAND...    BUILT is shown at CHECKOUT, and COMMAND runs there
 #
 # WRITABLE=1 keeps what is written to BUILT, which is how its virtual environment is made; the
 # machine's network is there then.
 set -euo pipefail
-built=$1 checkout=$2
-shift 2
+built=$1 checkout=$2 disk=$3
+shift 3
 
 root=/tmp
 mount --make-rprivate /
-exec 8<"$built"  # also if it lies below /tmp
+exec 8<"$built" 9<"$disk"  # also if they lie below /tmp
 mount -t tmpfs -o mode=755 machine $root
 mkdir $root/{upper,work,root,checkout}
 
@@ -23,21 +23,24 @@ overlay() {  # overlay <lower> <name> <at>
 overlay / machine $root/root
 for folder in dev sys; do mount --rbind /$folder $root/root/$folder; done
 mount -t proc proc $root/root/proc
-for folder in tmp run dev/shm home data mnt local nvme shared srv var/log var/cache/dieselfs; do
-    mkdir -p $root/root/$folder
-    mount -t tmpfs -o mode=755 "${folder//\//-}" $root/root/$folder
+for folder in tmp run dev/shm; do
+    mount -t tmpfs "${folder//\//-}" $root/root/$folder
 done
-chmod 1777 $root/root/{tmp,dev/shm}
+for folder in home data mnt local nvme shared srv var/log var/cache/dieselfs; do
+    mkdir -p /proc/self/fd/9/$folder $root/root/$folder
+    mount --bind /proc/self/fd/9/$folder $root/root/$folder
+done
 mkdir -p $root/root/home/reader "$root/root$checkout"
 if [[ ${WRITABLE-} ]]; then
     mount --bind /proc/self/fd/8 "$root/root$checkout"
 else
     overlay /proc/self/fd/8 checkout "$root/root$checkout"
     ip link set lo up
-    for address in 10.0.0.{1..3}; do ip address add $address/32 dev lo; done
-    echo "127.0.0.1 localhost cache1 cache2 node0 node1 node2 s3.example.org" >$root/root/etc/hosts
+    ip address add 10.0.0.1/32 dev lo
+    ip address add 10.0.0.11/32 dev lo
+    printf '%s\n' '127.0.0.1 localhost' '10.0.0.1 node0' '10.0.0.11 cache1' '10.0.0.12 cache2' >$root/root/etc/hosts
 fi
-exec 8<&-
+exec 8<&- 9<&-
 
 mkdir -p $root/root/.old
 cd $root/root

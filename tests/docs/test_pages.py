@@ -49,13 +49,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         if (CHECKOUT / name).is_file():
             (built / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(CHECKOUT / name, built / name)
-    build(built, seen, ["bash", "-ec", "\n".join(SET_UP)])
+    build(built, seen, tmp_path_factory.mktemp("disk"), ["bash", "-ec", "\n".join(SET_UP)])
     return built, seen
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [page for page in PAGES if is_run(page)], ids=name_of)
-def test_the_page_runs(page: Path, checkout: tuple[Path, Path]) -> None:
+def test_the_page_runs(page: Path, checkout: tuple[Path, Path], tmp_path: Path) -> None:
     if page.name not in QUICK and not os.environ.get(ALL):
         pytest.skip("make test-docs runs it")
     built, seen = checkout
@@ -68,7 +68,10 @@ def test_the_page_runs(page: Path, checkout: tuple[Path, Path]) -> None:
     if not os.environ.get(ALL):
         command.append("--is-set-up")
     done = subprocess.run(
-        command_on_machine(built, seen, command), capture_output=True, text=True, check=False
+        command_on_machine(built, seen, tmp_path, command),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
