@@ -49,6 +49,7 @@ _BESIDE_BYTES: Final = 1 << 20
 _LARGEST_BYTES: Final = 1 << 30
 """The largest region: offsets in a region have 32 bits."""
 _READAHEAD_BYTES: Final = 128 << 10
+_PROBE_BYTES: Final = 64 << 10
 _PARTS_AT_ONCE: Final = 512
 """The most parts of one gathered write: IOV_MAX is 1,024."""
 _LEFT_OVER_S: Final = 3600.0
@@ -241,6 +242,20 @@ class RegionFiles:
             return known and os.path.isdir(self._regions)
         except FileNotFoundError:
             return False
+
+    def probe(self) -> None:
+        """Write, read back and compare; raise `OSError` for other bytes than were written."""
+        path, data = self.folder / f".probe.{os.getpid()}", secrets.token_bytes(_PROBE_BYTES)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, data, 0)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if os.pread(fd, _PROBE_BYTES, 0) != data:
+                raise OSError(f"{path} returned other bytes than were written")
+        finally:
+            os.close(fd)
+            path.unlink(missing_ok=True)
 
     def present(self) -> list[int]:
         """Return the numbers of the regions that have files, in order."""

@@ -269,6 +269,15 @@ class SegmentStore:
                 files, open_index(files, self._index_folder, self._now(), rebuild=rebuild)
             )
 
+    def probe(self, *, rebuild: bool) -> None:
+        """Raise `OSError` or `lmdb.Error` unless the SSD works.
+
+        Reopen a folder that is missing or was created again, and for `rebuild` a damaged index.
+        """
+        if rebuild or not self.is_there:
+            self.reopen(rebuild=rebuild)
+        self._files.probe()
+
     def tend(self) -> None:
         """Do the periodic work.
 

@@ -9,8 +9,6 @@ if the queue is full.
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import threading
 import time
 from collections import deque
@@ -56,7 +54,6 @@ wasted.
 """
 _THREADS: Final = 64
 _WRONG: Final = (OSError, lmdb.Error, NoThread)
-_PROBE_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +373,7 @@ class SsdTier:
             self._open_now()
         elif not self._health.is_up:
             if self._health.may_probe():
-                self._probe()
+                self._probe(segments)
         elif now - self._tended_at > TEND_INTERVAL_S:
             self._tended_at = now
             self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
@@ -433,34 +430,17 @@ class SsdTier:
         else:
             self._threads.start(segments.sweep, SimpleQueue())  # no caller waits for its end
 
-    def _probe(self) -> None:
-        """Write, read back and compare; reopen a folder that is missing or was created again."""
+    def _probe(self, segments: SegmentStore) -> None:
+        """Put the tier back into service if its SSD works."""
         try:
-            self._threads.run(self._try_out, _OPEN_TIMEOUT_S)
+            probe = partial(segments.probe, rebuild=self._index_unsound)
+            self._threads.run(probe, _OPEN_TIMEOUT_S)
         except (TimeoutError, ValueError, *_WRONG) as error:
             self._health.failed(f"{type(error).__name__}: {error}")
             return
         log.warning("the SSD tier %s is in service again", self._folder)
+        self._index_unsound = False
         self._health.recovered()
-
-    def _try_out(self) -> None:
-        segments = self._segments
-        if segments is None:
-            return
-        if self._index_unsound or not segments.is_there:
-            segments.reopen(rebuild=self._index_unsound)
-            self._index_unsound = False
-        path, data = self._folder / f".probe.{os.getpid()}", secrets.token_bytes(_PROBE_BYTES)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(fd, data, 0)
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            if os.pread(fd, _PROBE_BYTES, 0) != data:
-                raise OSError(f"{path} returned other bytes than were written")
-        finally:
-            os.close(fd)
-            path.unlink(missing_ok=True)
 
     def _out_of_service(self, reason: str) -> None:
         if self._health.failed(reason):
