@@ -15,7 +15,7 @@ from chunkstore.chunk_id import ChunkId
 from dieselfs.checking.chunk_check import ChunkDamage, Content
 from metadata import keys
 from metadata.errors import RecordCorrupt
-from metadata.kv.key_value_store import KeyValueStore
+from metadata.kv.key_value_store import KeyValueStore, read_map
 from metadata.records import decode_entries, is_tombstone
 from metadata.snapshot import Snapshot
 
@@ -48,7 +48,7 @@ def indexed_files(
         directory = pending.pop()
         prefix = directory + b"/" if directory else b""
         key = keys.directories_of(dataset.id, directory)
-        names = _scan(index, key)
+        names = read_map(index, key)
         names.pop(keys.ROOT_FIELD, None)
         live, rows = _sound(key, names, prefix, found)
         hidden = {
@@ -60,7 +60,7 @@ def indexed_files(
         below = hidden | (names.keys() - set(live))
         pending.extend(prefix + name for name in sorted(below, reverse=True))
         key = keys.files_of(dataset.id, directory)
-        files, rows = _sound(key, _scan(index, key), prefix, found)
+        files, rows = _sound(key, read_map(index, key), prefix, found)
         columns = (rows["chunk"], rows["offset"], rows["length"], rows["hash"], rows["placed"])
         tombstones = is_tombstone(rows).tolist()
         for name, deleted, chunk, offset, length, hash_, placed in zip(
@@ -121,10 +121,6 @@ def _hit_in_snapshot(
             )
             hit = np.fromiter((c in damage.contents for c in contents), bool, len(inodes))
         yield damage.chunk.id, inodes, hit
-
-
-def _scan(index: KeyValueStore, key: bytes) -> dict[bytes, bytes]:
-    return {name: value for batch in index.scan(key) for name, value in batch}
 
 
 def _sound(

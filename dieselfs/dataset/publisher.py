@@ -16,7 +16,7 @@ from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from dieselfs.dataset.dataset import Dataset
 from metadata.dataset_state import register_dataset
 from metadata.errors import IndexBehind, IndexForgot, RecordCorrupt, RecordsLost
-from metadata.kv.lost_writes import memory_of
+from metadata.kv.lost_writes import lost_writes_of
 
 _ATTEMPTS = 4
 """The attempts to repair an index; a fail-over may interrupt the repair after another one."""
@@ -29,7 +29,7 @@ class Publisher:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._memory = memory_of(dataset.index)
+        self._seen = lost_writes_of(dataset.index)
         self._confirmed = dataset.namespace.state().generation
         """The generation up to which everything was in the index, and confirmed."""
 
@@ -57,29 +57,29 @@ class Publisher:
                 raise
         else:
             whole = False
-            memory = memory_of(self._dataset.index)
-            if memory.losses == self._memory.losses:
-                if memory.is_confirmed:
+            lost = lost_writes_of(self._dataset.index)
+            if lost.losses == self._seen.losses:
+                if lost.is_confirmed:
                     self._confirmed = state.generation
                 return
         self._repair(whole)
 
     def _has_lost_records(self) -> bool:
-        losses = memory_of(self._dataset.index).losses
+        losses = lost_writes_of(self._dataset.index).losses
         return (
-            losses != self._memory.losses
+            losses != self._seen.losses
             or self._dataset.namespace.state().generation < self._confirmed
         )
 
     def _repair(self, whole: bool) -> None:
         for _ in range(_ATTEMPTS):
-            memory = memory_of(self._dataset.index)
+            lost = lost_writes_of(self._dataset.index)
             try:
-                self._reapply(whole or memory.losses_without_end != self._memory.losses_without_end)
+                self._reapply(whole or lost.losses_without_end != self._seen.losses_without_end)
             except (IndexForgot, IndexBehind) as error:  # others may repair the same
                 log.warning("%s", error)
                 continue
-            self._memory = memory
+            self._seen = lost
             if not self._has_lost_records():
                 return
         raise IndexForgot(

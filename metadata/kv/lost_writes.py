@@ -9,7 +9,7 @@ from metadata.kv.key_value_store import KeyValueStore
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LostWrites:
     """The losses seen since the store was opened in this process."""
 
     losses: int
@@ -20,7 +20,7 @@ class Memory:
     """True if all that was acknowledged survives the next fail-over too, as the servers report."""
 
 
-NOTHING_FORGOTTEN: Final = Memory(0, 0, True)
+NOTHING_LOST: Final = LostWrites(0, 0, True)
 
 
 @runtime_checkable
@@ -30,11 +30,11 @@ class MayLoseWrites(Protocol):
     A put raises it before the phases that follow.
     """
 
-    def memory(self) -> Memory:
+    def lost_writes(self) -> LostWrites:
         """Return the losses seen so far."""
         ...
 
 
-def memory_of(index: KeyValueStore) -> Memory:
+def lost_writes_of(index: KeyValueStore) -> LostWrites:
     """Return the losses that the store reports; stores that report none lose nothing."""
-    return index.memory() if isinstance(index, MayLoseWrites) else NOTHING_FORGOTTEN
+    return index.lost_writes() if isinstance(index, MayLoseWrites) else NOTHING_LOST

@@ -30,8 +30,8 @@ from metadata.kv.redis_pipeline import (
     advice,
     exchange,
     is_error,
-    without_secrets,
 )
+from metadata.url_secrets import without_secrets
 
 
 class RedisClusterStore(RedisMaps):

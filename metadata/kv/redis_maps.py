@@ -21,7 +21,7 @@ from redis import exceptions
 
 from metadata.errors import IndexUnavailable
 from metadata.kv.key_value_store import MapFields, MapUpdate
-from metadata.kv.lost_writes import Memory
+from metadata.kv.lost_writes import LostWrites
 from metadata.kv.redis_pipeline import (
     Pools,
     RedisAddress,
@@ -83,10 +83,10 @@ class RedisMaps(ABC):
         self._replication = Replication(self._shown)
         self._is_open = True
 
-    def memory(self) -> Memory:
+    def lost_writes(self) -> LostWrites:
         """Return the losses that the store has seen."""
         known = self._replication
-        return Memory(known.losses, known.losses_without_end, known.is_confirmed)
+        return LostWrites(known.losses, known.losses_without_end, known.is_confirmed)
 
     @abstractmethod
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:

@@ -22,7 +22,7 @@ from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
 
 from metadata.errors import IndexUnavailable
-from metadata.url_secrets import without_secrets as without_secrets
+from metadata.url_secrets import without_secrets
 
 SOCKET_TIMEOUT_S: Final = 5.0
 """The bound of a connect, and of each wait for bytes of an answer."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
-from metadata.kv.lost_writes import Memory, memory_of
+from metadata.kv.lost_writes import LostWrites, lost_writes_of
 
 T = TypeVar("T")
 WHEN = ("before", "middle", "after")
@@ -189,8 +189,8 @@ class KilledIndex:
     def drop(self, keys: Sequence[bytes]) -> None:
         self._trap.pass_by("drop", lambda: self._inner.drop(keys))
 
-    def memory(self) -> Memory:
-        return memory_of(self._inner)
+    def lost_writes(self) -> LostWrites:
+        return lost_writes_of(self._inner)
 
     def close(self) -> None:
         self._inner.close()

@@ -13,7 +13,7 @@ from metadata import keys
 from metadata.dataset_state import list_datasets, mark_rebuilding, unmark_rebuilding
 from metadata.errors import IndexForgot, RecordCorrupt
 from metadata.kv.key_value_store import MapFields, MapUpdate
-from metadata.kv.lost_writes import Memory
+from metadata.kv.lost_writes import LostWrites
 from metadata.kv.memory import MemoryStore
 from tests.faults.kept_dataset import files_of, index_differences
 
@@ -23,13 +23,13 @@ class Forgetful(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = Memory(0, 0, True)
-        self.left: list[Memory] = []
+        self.known = LostWrites(0, 0, True)
+        self.left: list[LostWrites] = []
         """What it will say of itself after each of the coming losses."""
         self.lost: list[MapFields] | None = []
         """What it loses; None: everything."""
 
-    def memory(self) -> Memory:
+    def lost_writes(self) -> LostWrites:
         return self.known
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
@@ -67,10 +67,10 @@ def put_some(writer: DatasetWriter, start: int, end: int) -> None:
 def test_recent_records_forgotten(index: Forgetful, dataset: Dataset) -> None:
     with DatasetWriter(dataset) as writer:
         put_some(writer, 0, 3)
-        index.known = Memory(0, 0, is_confirmed=False)
+        index.known = LostWrites(0, 0, is_confirmed=False)
         put_some(writer, 3, 6)
         index.lost = [MapFields(keys.files_of(dataset.ref.id, b"x"), [b"3", b"4"])]
-        index.left = [Memory(1, 0, True)]
+        index.left = [LostWrites(1, 0, True)]
         put_some(writer, 6, 8)
     check(dataset, 8)
 
@@ -80,7 +80,7 @@ def test_everything_forgotten(index: Forgetful, dataset: Dataset, at_once: int) 
     with DatasetWriter(dataset) as writer:
         put_some(writer, 0, 4)
         index.lost = None
-        index.left = [Memory(n + 1, n + 1, True) for n in range(at_once)]
+        index.left = [LostWrites(n + 1, n + 1, True) for n in range(at_once)]
         put_some(writer, 4, 6)
     check(dataset, 6)
     assert list_datasets(index) == [dataset.ref]
@@ -97,7 +97,7 @@ def test_an_index_that_does_not_know_of_its_loss(dataset: Dataset, index: Forget
 def test_an_index_that_forgets_all_the_time(index: Forgetful, dataset: Dataset) -> None:
     writer = DatasetWriter(dataset)
     put_some(writer, 0, 2)
-    index.left = [Memory(n, n, True) for n in range(1, 50)]
+    index.left = [LostWrites(n, n, True) for n in range(1, 50)]
     with pytest.raises(IndexForgot, match="dlcmd recover"):
         put_some(writer, 2, 3)
     with pytest.raises(IndexForgot):
