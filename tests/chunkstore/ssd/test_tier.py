@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,42 +24,27 @@ from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.memory import MemoryObjectStore
-from chunkstore.stores.object_store import Buffer, ObjectInfo
+from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
 from tests.eventually import PATIENCE_S, eventually
 
 MIB = 1 << 20
 DATASET = DatasetRef("pictures", b"i" * 16)
 
 
-class CountingStore:
+class CountingStore(ReadWrapper):
     """In memory; counts the bytes that leave it, by key."""
 
     def __init__(self) -> None:
-        self.inner = MemoryObjectStore()
+        super().__init__(MemoryObjectStore())
         self.bytes: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
 
-    def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        self.inner.create(key, parts)
-
-    def get(self, key: str) -> bytes:
-        return self._counted(key, self.inner.get(key))
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self._counted(key, self.inner.get_range(key, offset, length))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self.inner.list(prefix)
-
-    def delete(self, key: str) -> None:
-        self.inner.delete(key)
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self.inner.stat(key)
-
-    def _counted(self, key: str, data: bytes) -> bytes:
-        self.bytes[key] += len(data)
-        self.reads[key] += 1
+    def _read(self, read: Read) -> Buffer:
+        data = read.of(self._wrapped)
+        self.bytes[read.key] += len(data)
+        self.reads[read.key] += 1
         return data
 
 
