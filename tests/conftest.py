@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
 
 GRACE_S = 5.0  # a daemon that was told to end may need a moment to be gone
 MARK = "DIESELFS_TEST_RUN"
+
+
+def pytest_configure() -> None:
+    """Let programs of the tests be interrupted, though a shell's background job ignores such signals."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, default)
 
 
 @pytest.fixture(scope="session", autouse=True)

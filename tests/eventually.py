@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE_S = 60.0
-"""A machine that runs tests stalls for many seconds."""
+PATIENCE_S = 120.0
+"""A machine that runs tests and much else stalls for many seconds."""
 _SHORTEST_S, _LONGEST_S = 0.001, 0.02
 
 _Found = TypeVar("_Found")
@@ -33,3 +34,8 @@ def eventually(
         if waited_s > timeout_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}") from error
         time.sleep(min(_SHORTEST_S + waited_s / 8, _LONGEST_S))
+
+
+def scaled_by_load(seconds: float) -> float:
+    """Return how long a machine as busy as this one may take for what an idle one does in `seconds`."""
+    return seconds * max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -22,7 +22,6 @@ from tests.chunkstore.packed import StoreWrapper
 HOUR = 3600.0
 NOW_S = int(time.time())
 PATIENCE = 20.0
-pytestmark = pytest.mark.timeout(30)
 
 Open = Callable[..., GroupCommit]
 

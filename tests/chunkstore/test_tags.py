@@ -28,7 +28,6 @@ from chunkstore.tags import (
 from tests.chunkstore.packed import CountingStore, StoreWrapper
 
 ONE, TWO, THREE = (f"{n}-{n:032x}" for n in (1, 2, 3))
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture

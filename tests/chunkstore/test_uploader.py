@@ -23,7 +23,6 @@ from tests.chunkstore.packed import StoreWrapper
 NAME = "pets"
 SIZE = 1000
 PATIENCE = 20.0
-pytestmark = pytest.mark.timeout(30)
 
 
 def chunk(number: int, payload: Iterable[Buffer] | None = None, size: int = SIZE) -> SealedChunk:

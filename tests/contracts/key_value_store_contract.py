@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
-CHILD_TIMEOUT_S = 60
+CHILD_TIMEOUT_S = PATIENCE_S
 
 OpenStore = Callable[[], KeyValueStore]
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from dieselfs.cache.ports.runtime import PeerAddress, Runtime, Stream
+from tests.eventually import PATIENCE_S
 
-SOON_S = 10.0
+SOON_S = PATIENCE_S
 """For what must happen: waited for in full only if it doesn't."""
 SHORT_S = 0.05
 """For what must not."""
@@ -227,7 +228,7 @@ class RuntimeContract:
             begin = runtime.now()
             with pytest.raises(TimeoutError):
                 receive(client, 1 << 20, 0.7)
-            assert runtime.now() < begin + 1.3
+            assert runtime.now() < begin + SOON_S
             ended.append(True)
             assert dripping.join(SOON_S)
             client.close()

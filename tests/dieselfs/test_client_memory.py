@@ -28,9 +28,9 @@ from metadata.errors import PathConflict, PathNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
 from tests.contracts.key_value_store_contract import fork
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 
 class Packed:

@@ -16,12 +16,14 @@ from typing import TypeVar
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer, ObjectInfo
+from tests.eventually import eventually
 
 T = TypeVar("T")
 
 MODES = ("ok", "out", "hung", "slow", "resetting", "errors", "short", "wrong")
 SLOW_S = 0.3
-_LOOK_S = 0.01
+HUNG_S = 600.0
+"""Longer than any test lets it hang."""
 
 
 class FlappingStore:
@@ -79,8 +81,7 @@ class FlappingStore:
         if mode == "slow":
             time.sleep(SLOW_S)
         if mode == "hung":
-            while mode_of(self.folder) == "hung":
-                time.sleep(_LOOK_S)
+            eventually(lambda: mode_of(self.folder) != "hung", "the end of it", HUNG_S)
             raise Unavailable(f"{key}: the connection has died meanwhile")
         return mode
 

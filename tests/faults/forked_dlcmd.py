@@ -19,9 +19,10 @@ from dieselfs import assembly
 from dieselfs.cli import run_dlcmd
 from dieselfs.packing.put_request import PackProgress
 from metadata.kv.redis_server import RedisServerStore
+from tests.eventually import PATIENCE_S
 from tests.faults.killed_calls import KilledIndex, KilledStore, KillPoint, SharedCounts, Trap
 
-END_TIMEOUT_S = 60.0
+END_TIMEOUT_S = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)

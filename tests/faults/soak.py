@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import PATIENCE_S, eventually
 from tests.faults.flapping_store import set_mode
 from tests.faults.reading import content
 from tests.faults.served import Place, Served
@@ -33,7 +34,8 @@ MEMORY = "6MiB"
 """A quarter of the dataset: something is evicted all the time."""
 FAULTS = ("out", "hung", "slow", "errors", "resetting")
 SAID_OF_AN_OUTAGE = ("connection", "503", "did not answer", "not been answered")
-ENDS_S = 60.0
+ENDS_S = PATIENCE_S
+SAMPLED_EVERY_S = 1.0
 
 
 @dataclass(slots=True)
@@ -87,7 +89,10 @@ class Doing:
 
 
 def soak(folder: Path, seconds: float) -> dict[str, Any]:
-    """What was done and seen; `AssertionError` for anything that went wrong."""
+    """What was done and seen; `AssertionError` for anything that went wrong.
+
+    The seconds begin with the first batch, and last until everything was done at least once.
+    """
     place = Place(folder / "place")
     place.make({path: content(path, SIZE) for path in FILES}, CHUNK_BYTES).close()
     options = ("--memory", MEMORY, "--eviction", "lru", "--task", f"soak-{os.getpid()}")
@@ -122,9 +127,14 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
         doing.begin("faults", flap)
         doing.begin("mounts", come_and_go)
         try:
+            eventually(
+                lambda: job.poll() is not None or (beats.exists() and beats.stat().st_size),
+                "a first batch",
+            )
             deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline and not doing.errors and job.poll() is None:
-                time.sleep(1)
+            while time.monotonic() < deadline or len(doing.rounds) < len(doing.threads):
+                if doing.stop.wait(SAMPLED_EVERY_S) or doing.errors or job.poll() is not None:
+                    break
                 sampled.take(mount)
         finally:
             doing.end()

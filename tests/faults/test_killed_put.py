@@ -45,7 +45,7 @@ def every_point(undisturbed: Ended) -> list[KillPoint]:
     bound_s=30,
     why="the order of things: chunk, commit, index; each whole or not at all",
 )
-@pytest.mark.timeout(1800 if LONG else 120)
+@pytest.mark.timeout(1800 if LONG else 300)
 @pytest.mark.parametrize("index", ["lmdb", "redis"])
 def test_a_put_killed_at_a_call(
     index: str, request: pytest.FixtureRequest, measured: Measured

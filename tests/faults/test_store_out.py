@@ -96,7 +96,6 @@ def impatient(place: Place, snapshot: Snapshot, tmp_path: Path) -> Iterator[Benc
     bound_s=OUT_S + RESUME_S,
     check="chunkstore.stores.retrying:RetryPolicy.patient=none",
 )
-@pytest.mark.timeout(300)
 def test_out_under_readers(bench: Bench, measured: Measured, tmp_path: Path) -> None:
     warm, warm_keys = bench.cold(8)
     cold, keys = bench.cold(8)

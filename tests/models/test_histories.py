@@ -23,7 +23,7 @@ def commits_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GroupCommit.__init__.__kwdefaults__, "group_delay_s", 1e6)
 
 
-@pytest.mark.timeout(0 if HISTORIES > 200 else 120)
+@pytest.mark.timeout(0 if HISTORIES > 200 else 300)
 def test_histories(tmp_path: Path) -> None:
     for seed in range(FIRST, FIRST + HISTORIES):
         try:

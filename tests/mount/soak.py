@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.mount import made_up
 from tests.mount.mounting import KIND, kind_of_mount, mounted
 from tests.mount.torture import MemoryGroup, disturb, tortured
@@ -24,6 +24,7 @@ from tests.mount.versions import Versions, pack_versions
 CHUNK_BYTES = 256 << 10
 CACHE_BYTES = 4 << 20
 """Less than a tenth of a version: something is evicted all the time."""
+LEAST_READS = 300
 FREE_IN_GROUP_BYTES = [mib << 20 for mib in (32, 28, 24, 20, 16)]
 """For page cache, and for what the daemon fetches at a time: less and less until the group is full. Much less, and the daemon is killed."""
 
@@ -56,7 +57,7 @@ def soak(
                 group.add(pid)
         for may_fail in phases:
             place = folder / f"readers{may_fail:d}"
-            limit_s = seconds + 100
+            limit_s = seconds + 2 * PATIENCE_S
             with tortured(mount, files, place, limit_s, may_fail=may_fail, count=count) as readers:
                 if group is not None:
                     for process in readers.processes:
@@ -80,6 +81,7 @@ def soak(
                         starts_servers=group is None,
                     )
                 )
+                eventually(lambda: sum(readers.beats) > LEAST_READS, "reads of all together")
                 done["reads"] += sum(readers.beats)
             if may_fail is not phases[-1]:
                 mount.refresh(versions.before.snapshot)

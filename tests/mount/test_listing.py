@@ -98,7 +98,8 @@ def test_attributes_come_with_the_listing(crowded_mount: Mount) -> None:
     after = crowded_mount.statistics()["requests"]
     # After the first ENOTSUP `ls` asks for no more extended attributes on this device.
     for request in ("getattr", "lookup", "getxattr"):
-        assert after.get(request, 0) - before.get(request, 0) < 50
+        # A kernel that evicts an inode meanwhile distrusts one answer, of hundreds of entries.
+        assert after.get(request, 0) - before.get(request, 0) < MANY // 20
 
 
 def test_a_directory_can_be_read_again_from_the_start(sample_mount: Mount) -> None:

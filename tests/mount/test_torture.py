@@ -14,14 +14,14 @@ import pytest
 
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 from tests.mount import soak
 from tests.mount.mounting import Mount, both_fronts, end, is_alive, start
 from tests.mount.torture import MemoryGroup, tortured
 from tests.mount.versions import Versions
 
 SOAKED_FILES = 2000
-SOAK_S = 5.0
+SOAK_S = 2.0
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes control groups")
 
@@ -39,7 +39,7 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Versions:
 def test_readers_in_every_way(made_up: Versions, tmp_path: Path, may_fail: bool) -> None:
     found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=SOAK_S, phases=[may_fail], count=4)
     done = found["done"]
-    assert done["refreshes"] + done["kills"] + done["upgrades"] > 0
+    assert min(done["refreshes"], done["kills"], done["upgrades"]) > 0
     assert done["reads"] > 200
 
 
@@ -75,15 +75,17 @@ def test_a_mount_can_end_while_it_is_read_and_nobody_hangs(
     mount = start(made_up.before, tmp_path, "--cache-bytes", str(soak.CACHE_BYTES))
     try:
         readers_folder = tmp_path / "readers"
-        with tortured(mount, SOAKED_FILES, readers_folder, 60, may_end=True, count=4) as readers:
+        with tortured(
+            mount, SOAKED_FILES, readers_folder, 2 * PATIENCE_S, may_end=True, count=4
+        ) as readers:
             eventually(lambda: min(readers.beats) > 20, "readers that read")
             time.sleep(random.Random(ending.__name__).uniform(0, 0.2))
             began = time.monotonic()
             ending(mount)
             for process in readers.processes:
-                process.join(20)
-            eventually(lambda: not is_alive(mount.pid), "the end of the daemon", timeout_s=20)
-        assert time.monotonic() - began < 20
+                process.join(PATIENCE_S)
+            eventually(lambda: not is_alive(mount.pid), "the end of the daemon")
+        assert time.monotonic() - began < scaled_by_load(20)
         assert "Traceback" not in mount.log
         assert ending is kill or entry_at(mount.path) is None
     finally:

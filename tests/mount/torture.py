@@ -25,7 +25,7 @@ from tests.mount.versions import Versions
 
 ENDED = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT)
 """What a reader gets from a mount that has ended or was aborted."""
-STALL_S = 30.0
+STALL_S = 100.0
 """Nothing takes that long, on a machine that does other things too, unless it hangs."""
 PAGE = 4096
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -358,12 +358,13 @@ def disturb(
 ) -> dict[str, int]:
     """Make it hard for the readers of a mount that shows the first version; what was done, and how often.
 
-    `faults`: of readers that may fail; reads of the store fail now and then. `starts_servers`: it is refreshed, killed and upgraded.
+    `faults`: of readers that may fail; reads of the store fail now and then. `starts_servers`: it is refreshed, killed and upgraded, each at least once.
     """
     dice = random.Random(0)
     begun = time.monotonic()
     done = {"refreshes": 0, "kills": 0, "upgrades": 0, "failures": 0, "forgotten": 0, "dropped": 0}
-    while time.monotonic() - begun < seconds:
+    started = ("refreshes", "kills", "upgrades") if starts_servers else ()
+    while time.monotonic() - begun < seconds or not all(done[what] for what in started):
         draw = dice.random()
         if not starts_servers and draw < 0.43:
             mount.statistics()

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 from chunkstore.stores.memory import MemoryObjectStore
 from tests.chunkstore.packed import StoreWrapper
+from tests.eventually import PATIENCE_S
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 class FaultyStore(StoreWrapper):

@@ -17,6 +17,7 @@ from chunkstore.errors import (
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.retrying import RetryingStore, RetryPolicy, RetryStatistics
 from tests.chunkstore.stores.faulty_store import FaultyStore
+from tests.eventually import scaled_by_load
 
 CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "get": lambda store: store.get("k"),
@@ -234,7 +235,7 @@ class TestPatience:
             began = time.monotonic()
             with pytest.raises(Unavailable):
                 call(store)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < scaled_by_load(10)
 
     def test_what_is_no_failure_of_the_store_counts_as_its_answer(self) -> None:
         faulty = failing(0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
+from tests.eventually import eventually
 
 CHUNK_BYTES = 64 << 10
 CORRUPT = 13
@@ -41,8 +41,8 @@ class LoggedSource:
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         _append(self.log)
-        while self.gate is not None and not self.gate.exists():
-            time.sleep(0.001)
+        if self.gate is not None:
+            eventually(self.gate.exists, "an open gate")
         if int.from_bytes(chunk.id.value, "big") == CORRUPT:
             raise Corrupt(f"chunk {chunk.id} is corrupt")
         return memoryview(content(chunk))

@@ -14,8 +14,9 @@ from pathlib import Path
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task.node_memory import NodeMemory
 from tests.dieselfs.cache.logged_source import LoggedSource, chunk, content, extent
+from tests.eventually import PATIENCE_S
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 LINGER_S = 0.2
 BUDGET_BYTES = 64 << 20
 

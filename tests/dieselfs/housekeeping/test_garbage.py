@@ -55,7 +55,6 @@ from tests.chunkstore.packed import StoreWrapper
 from tests.dieselfs.dataset_content import content_of
 
 NS = 1_000_000_000
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -197,7 +197,6 @@ def walk_after_the_survey(monkeypatch: pytest.MonkeyPatch, change: Callable[[], 
     monkeypatch.setattr(pack_module, "batches_of", batches_of)
 
 
-@pytest.mark.timeout(30)
 def test_a_source_that_vanishes_after_the_survey_is_a_failed_file(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +206,6 @@ def test_a_source_that_vanishes_after_the_survey_is_a_failed_file(
     assert [reason for reason in progress.failed if str(place.source) in reason] != []
 
 
-@pytest.mark.timeout(30)
 def test_a_walk_that_fails_ends_the_put(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         monkeypatch.setattr(SourceTree, "batches", lambda *_: 1 // 0)

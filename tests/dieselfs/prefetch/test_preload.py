@@ -14,6 +14,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
 from dieselfs.errors import CacheFull
 from dieselfs.prefetch.preload import FETCHES, Preload
+from tests.eventually import PATIENCE_S, scaled_by_load
 
 
 class Chunks:
@@ -57,7 +58,7 @@ def begun(sizes: list[int], budget_bytes: int, source: Source) -> Preload:
 
 def join(preload: Preload) -> None:
     for thread in preload.threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -129,14 +130,14 @@ def test_a_mount_that_ends_does_not_wait_for_it() -> None:
 
     def hang(number: int) -> None:
         entered.set()
-        assert ended.wait(30)
+        assert ended.wait(PATIENCE_S)
 
     source = Source(hang)
     preload = begun([1] * 10, 100, source)
     assert entered.wait(30)
     began = time.monotonic()
     preload.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < scaled_by_load(5)
     ended.set()
     join(preload)
     assert len(source.fetched) <= FETCHES

@@ -28,7 +28,7 @@ from dieselfs.errors import CacheFull, MasterGone, NotYetSupported
 from tests.dieselfs.cache.made_up_source import MadeUpSource, block_of, content_of
 from tests.eventually import eventually
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 Made = Callable[..., Master]
 
 

@@ -19,10 +19,10 @@ from chunkstore.chunk_format import DatasetRef
 from dieselfs.cache.node import task_folder
 from dieselfs.cache.node.task_folder import TaskFolder, default_task, memory_root, sweep
 from dieselfs.errors import LocalFileError, UsageError
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 CHECKOUT = Path(__file__).parents[4]
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 LEAD = """
 import os, sys

@@ -14,12 +14,13 @@ from dieselfs.cache.wire.frames import decode_request, encode_answer
 from dieselfs.cache.wire.handshake import NONCE_BYTES, ServerHandshake
 from dieselfs.cache.wire.messages import Answer, Data, Request
 from dieselfs.cache.wire.os_runtime import OperatingSystem
+from tests.eventually import PATIENCE_S
 
 SECRET = TaskSecret(b"a secret of the tests")
 TASK = "task"
 OPERATING_SYSTEM = OperatingSystem()
 LOOPBACK = PeerAddress("127.0.0.1", 0)
-SOON_S = 20.0
+SOON_S = PATIENCE_S
 
 
 class Conversation:

@@ -34,9 +34,9 @@ from dieselfs.cache.wire import peer_connection
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_server import PeerServer
 from tests.chunkstore.packed import DATASET, Packed, StoreWrapper
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 SECRET = TaskSecret(b"sixteen bytes or more")
 LOOPBACK = PeerAddress("127.0.0.1", 0)
 RUNTIME = OperatingSystem()

@@ -17,12 +17,12 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.task.running_tasks import ask, running_tasks
 from dieselfs.errors import UsageError
 from tests.dieselfs.test_client_memory import Packed
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.mount.mounting import is_alive
 from tests.services.redis_processes import free_port
 
 SECRET = "a secret that is long enough"
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 BUDGET_BYTES = 4 << 20
 
 

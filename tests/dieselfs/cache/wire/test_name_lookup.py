@@ -13,9 +13,9 @@ import pytest
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.wire.name_lookup import addresses_of
 from dieselfs.cache.wire.os_runtime import OperatingSystem
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
-SOON_S = 10.0
+SOON_S = PATIENCE_S
 
 
 @pytest.fixture

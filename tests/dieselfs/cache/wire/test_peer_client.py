@@ -24,7 +24,8 @@ from dieselfs.cache.wire.peer_server import PeerServer
 from dieselfs.errors import PeerFailed, PeerRefused
 from tests.dieselfs.cache.peers.plain_chunks import PlainChunks, chunk, content
 from tests.dieselfs.cache.peers.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
-from tests.eventually import PATIENCE_S, eventually
+from tests.eventually import PATIENCE_S, eventually, scaled_by_load
+from tests.mount.mounting import stop
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -183,14 +184,6 @@ sys.stdin.read()
 """
 
 
-def is_stopped(pid: int) -> bool:
-    """All its threads: a signal takes a moment."""
-    states = [
-        task.read_text().rpartition(")")[2] for task in Path(f"/proc/{pid}/task").glob("*/stat")
-    ]
-    return all(state.split()[0] == "T" for state in states)
-
-
 def test_a_stopped_process_costs_a_second_once(
     client: PeerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,12 +198,11 @@ def test_a_stopped_process_costs_a_second_once(
         peer = Member("peer", PeerAddress("127.0.0.1", int(process.stdout.readline())), 1)
         assert isinstance(client.ask(peer, Ping()), Pong)
         monkeypatch.setattr(peer_connection, "SILENCE_S", 1.0)
-        os.kill(process.pid, signal.SIGSTOP)
-        eventually(lambda: is_stopped(process.pid), "a process that is stopped")
+        stop(process.pid)
         begin = time.monotonic()
         with pytest.raises(PeerFailed):
             client.ask(peer, READ)
-        assert 0.9 < time.monotonic() - begin < 10
+        assert 0.9 < time.monotonic() - begin < scaled_by_load(10)
         monkeypatch.setattr(peer_connection, "SILENCE_S", PATIENCE_S)
         os.kill(process.pid, signal.SIGCONT)
         assert client.ask(peer, READ) == EXPECTED

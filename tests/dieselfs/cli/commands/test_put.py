@@ -37,10 +37,10 @@ from metadata.errors import DatasetNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
 from tests.contracts.key_value_store_contract import fork
 from tests.dieselfs.dataset_content import Node, content_of, tree_of
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.services.redis_processes import free_port
 
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 NOBODY = 65534
 LOADED = (put_verb, pack, multiprocessing.popen_fork, ResilientStore)
 

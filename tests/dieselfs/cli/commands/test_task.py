@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.services.redis_processes import free_port
 
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
@@ -357,9 +357,12 @@ def looks_again_until_interrupted(node: NodeHere) -> None:
     with subprocess.Popen(
         [*command, "--json"], env=environment, stdout=subprocess.PIPE, start_new_session=True
     ) as looking:
-        assert looking.stdout is not None
-        found = [json.loads(looking.stdout.readline()) for _ in range(3)]
-        looking.send_signal(signal.SIGINT)
-        looking.stdout.read()
+        try:
+            assert looking.stdout is not None
+            found = [json.loads(looking.stdout.readline()) for _ in range(3)]
+            looking.send_signal(signal.SIGINT)
+            looking.communicate(timeout=PATIENCE_S)
+        finally:
+            looking.kill()
     assert looking.returncode == 0
     assert {record["task"] for record in found} == {TASK}

@@ -26,7 +26,7 @@ from dieselfs.fuse.pages.range_filler import RangeFiller
 from dieselfs.fuse.pages.store_filler import StoreFiller
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 
 PAGE = 4096
 CHUNKS, FILES = 4, 40
@@ -287,7 +287,7 @@ def test_closing_leaves_out_fills_and_not_drops(
 
     def slow(device: int) -> int:
         entered.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_S)
         return blobs.open(device)
 
     filler = RangeFiller(SNAPSHOT.as_snapshot(), Layout(), slow, STEP, helper, own_pids)
@@ -297,7 +297,7 @@ def test_closing_leaves_out_fills_and_not_drops(
     assert entered.wait(20)
     began = time.monotonic()
     filler.close(0.05)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < scaled_by_load(2)
     go_on.set()
     filler.close(20)
     filler.fill(0, files_of(0))

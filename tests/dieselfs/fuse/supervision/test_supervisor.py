@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 
 PROGRAM = """
 import ctypes, os, sys, threading, time
