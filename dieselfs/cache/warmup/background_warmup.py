@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
@@ -80,12 +80,7 @@ class SsdTierStatistics(TierStatistics):
 class BackgroundWarmUp:
     """The warm-up of one process. Thread-safe. A forked child has none; its parent's continues."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        dataset: DatasetRef,
-        settings: SsdSettings,
-    ) -> None:
+    def __init__(self, store: ObjectStore, dataset: DatasetRef, settings: SsdSettings) -> None:
         """Prepare the warm-up; it starts at the first `load`. `store` fills the SSD."""
         self._store, self._dataset, self._settings = store, dataset, settings
         self._pid = os.getpid()
@@ -164,13 +159,7 @@ class BackgroundWarmUp:
         """Load the missing chunks once; False while another process warms the dataset."""
         tier = open_tier(self._settings)
         found = warmth(tier, self._dataset, chunks)
-        self._progress = replace(
-            self._progress,
-            chunks=found.chunks,
-            bytes=found.bytes,
-            cached_chunks=found.cached_chunks,
-            cached_bytes=found.cached_bytes,
-        )
+        self._progress = replace(self._progress, **asdict(found))
         if found.is_all:
             self._set_state("done")
             return True

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import ChunkStoreError
@@ -34,6 +32,7 @@ from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.members import MemberId
+from dieselfs.cache.warmup.load_loop import PAUSE_S, LoadLoop
 from metadata.snapshot import Snapshot
 
 JOBS: Final = 8
@@ -41,11 +40,6 @@ PATIENCE_S: Final = 5.0
 """The time without any loaded chunk after which the warm-up gives up on chunks that no node gives.
 
 It is longer than it takes to find out which nodes answer, and than a node waits for its SSD.
-"""
-_PAUSE_S: Final = 0.05
-"""The pause of a thread that was refused.
-
-An SSD of 1 GB/s then still has nearly all of its queue to write.
 """
 
 
@@ -86,8 +80,8 @@ class CacheClusterWarmUp:
         self._peers = CacheClusterPeers(cache_cluster, dataset)
         self._source = PeerSource(ChunkReader(_HeadsOnly(store, heads), dataset), self._peers)
         numbers = {id_.tobytes(): number for number, id_ in enumerate(snapshot.columns.chunk_id)}
-        self._wanted = deque(
-            (chunk, _asked_for(snapshot, numbers[chunk.id.value])) for chunk in chunks
+        self._loop = LoadLoop(
+            [(chunk, _asked_for(snapshot, numbers[chunk.id.value])) for chunk in chunks]
         )
         self.chunks = len(chunks)
         self.bytes = sum(chunk.object_bytes for chunk in chunks)
@@ -95,7 +89,6 @@ class CacheClusterWarmUp:
         self._given_at = 0.0
         """The time of the last chunk that a node gave."""
         self._counting = threading.Lock()
-        self._stopped = False
 
     def run(
         self, advance: Advance, jobs: int = JOBS, patience_s: float = PATIENCE_S
@@ -107,11 +100,9 @@ class CacheClusterWarmUp:
         """
         before = self._statuses()
         began = self._given_at = time.monotonic()
-        threads = CallThreads("cluster-warm-up", jobs)
         try:
-            threads.run_all([partial(self._ask_all, advance, patience_s)] * jobs, jobs)
+            self._loop.run(partial(self._load, advance, patience_s), jobs)
         finally:
-            self._stopped = True
             self._peers.close()
         seconds, after = time.monotonic() - began, self._statuses()
         read = {node: status.from_store_bytes for node, status in after.items()}
@@ -134,25 +125,28 @@ class CacheClusterWarmUp:
             if node.status is not None
         }
 
-    def _ask_all(self, advance: Advance, patience_s: float) -> None:
-        while not self._stopped:
-            try:
-                chunk, file = self._wanted.popleft()
-            except IndexError:  # the threads with the last ones repeat their own requests
-                return
-            try:
-                self._ask(chunk, file)
-            except _NotFromCluster:
-                self._wanted.append((chunk, file))
-                if time.monotonic() - self._given_at > patience_s:
-                    return
-                time.sleep(_PAUSE_S)
-                continue
-            with self._counting:
-                self._given += 1
-                self._given_bytes += chunk.object_bytes
-                self._given_at = time.monotonic()
-            advance(1, chunk.object_bytes)
+    def _load(
+        self,
+        advance: Advance,
+        patience_s: float,
+        wanted: tuple[ChunkRef, FileExtent | None],
+        _: bool,
+    ) -> bool:
+        chunk, file = wanted
+        try:
+            self._ask(chunk, file)
+        except _NotFromCluster:
+            if time.monotonic() - self._given_at > patience_s:
+                self._loop.stop()
+            else:
+                time.sleep(PAUSE_S)
+            return False
+        with self._counting:
+            self._given += 1
+            self._given_bytes += chunk.object_bytes
+            self._given_at = time.monotonic()
+        advance(1, chunk.object_bytes)
+        return True
 
     def _ask(self, chunk: ChunkRef, file: FileExtent | None) -> None:
         if file is None:

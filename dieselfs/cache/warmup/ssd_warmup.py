@@ -13,13 +13,13 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
-from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
@@ -32,6 +32,7 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import ObjectBlock, TieredStore, blocks_of
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.ssd.settings import OPENS_S, SsdSettings, open_tier, unavailable
+from dieselfs.cache.warmup.load_loop import PAUSE_S, LoadLoop
 from dieselfs.errors import SsdUnavailable
 from metadata.snapshot import Snapshot
 
@@ -40,7 +41,6 @@ log = logging.getLogger(__name__)
 JOBS: Final = 16
 _BACK_IN_SERVICE_S: Final = 10.0
 """The wait for an SSD that is out of service, before the warm-up fails."""
-_LOOK_AGAIN_S: Final = 0.05
 _FILLED: Final = 0.97
 """The usable part of regions: the space at their ends is lost."""
 _PAGE_BYTES: Final = 4096
@@ -140,16 +140,17 @@ class WarmUp:
         self.cached_before = len(chunks) - len(missing)
         fitting, self._bound = self._fitting(missing, cached)
         self._no_room = len(missing) - len(fitting)
-        blocks = [_blocks(chunk) for chunk in fitting]
-        self._blocks = deque(block for of_chunk in blocks for block in of_chunk)
+        blocks = [blocks_of(chunk.id, chunk.object_bytes) for chunk in fitting]
+        self._loop = LoadLoop(block for of_chunk in blocks for block in of_chunk)
         self._left = {of_chunk[0].chunk: len(of_chunk) for of_chunk in blocks}
         self._outcomes: dict[ChunkId, Outcome] = {}
         self._counts: Counter[Outcome] = Counter()
-        self._loaded_bytes = 0
+        self.loaded_bytes = 0
+        """Bytes loaded so far."""
         self._counting = threading.Lock()
-        self._stopped = False
+
         self.missing = len(fitting)
-        self.missing_bytes = sum(block.length for block in self._blocks)
+        self.missing_bytes = sum(block.length for of_chunk in blocks for block in of_chunk)
 
     def run(self, advance: Advance, jobs: int = JOBS, turn: Turn = nullcontext) -> WarmUpReport:
         """Load the missing chunks, once.
@@ -158,16 +159,10 @@ class WarmUp:
         stay.
         """
         began = time.monotonic()
-        self._turn = turn
-        others: deque[ObjectBlock] = deque()
-        threads = CallThreads("warm-up", jobs)
-        try:
-            threads.run_all([lambda: self._load_all(advance, others)] * jobs, jobs)
-        finally:
-            self._stopped = True
+        self._loop.run(partial(self._load, advance, turn), jobs)
         return WarmUpReport(
             self._counts["loaded"],
-            self._loaded_bytes,
+            self.loaded_bytes,
             self.cached_before + self._counts["cached"],
             self._counts["elsewhere"],
             self._no_room + self._counts["no room"],
@@ -176,33 +171,18 @@ class WarmUp:
             time.monotonic() - began,
         )
 
-    @property
-    def loaded_bytes(self) -> int:
-        """Bytes loaded so far."""
-        return self._loaded_bytes
-
     def stop(self) -> None:
         """Start no further block."""
-        self._stopped = True
+        self._loop.stop()
 
-    def _load_all(self, advance: Advance, others: deque[ObjectBlock]) -> None:
-        try:
-            while not self._stopped and (block := _taken(self._blocks)) is not None:
-                if not self._load(block, advance):
-                    others.append(block)
-            while not self._stopped and (block := _taken(others)) is not None:
-                while not self._stopped and not self._load(block, advance, by_others=True):
-                    time.sleep(_LOOK_AGAIN_S)
-        except BaseException:
-            self._stopped = True
-            raise
-
-    def _load(self, block: ObjectBlock, advance: Advance, *, by_others: bool = False) -> bool:
+    def _load(self, advance: Advance, turn: Turn, block: ObjectBlock, by_others: bool) -> bool:
         """Load a block; False while another process or thread loads it."""
-        with self._turn():
-            outcome = None if self._stopped else self._loaded(block)
+        with turn():
+            outcome = self._loaded(block)
         if outcome is None or outcome == "elsewhere":
-            return self._stopped
+            if by_others:
+                time.sleep(PAUSE_S)
+            return False
         if by_others and outcome == "cached":
             outcome = "elsewhere"
         with self._counting:
@@ -212,14 +192,14 @@ class WarmUp:
             is_done = not self._left[block.chunk]
             self._counts[worse] += is_done
             if outcome == "loaded":
-                self._loaded_bytes += block.length
+                self.loaded_bytes += block.length
         advance(int(is_done), 0 if outcome in ("no room", "failed") else block.length)
         return True
 
     def _loaded(self, block: ObjectBlock) -> Outcome | None:
         """Load a block; None if the warm-up was stopped meanwhile."""
         deadline = time.monotonic() + _BACK_IN_SERVICE_S
-        while not self._stopped:
+        while not self._loop.is_stopped:
             try:
                 result = self._store.load(block)
             except (NotFound, Corrupt) as error:
@@ -230,7 +210,7 @@ class WarmUp:
                 return result
             if time.monotonic() > deadline:
                 raise unavailable(self._settings, self._tier)
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(PAUSE_S)
         return None
 
     def _fitting(
@@ -289,14 +269,3 @@ def _cached(tier: SsdTier, dataset: DatasetRef) -> dict[bytes, CachedChunk]:
             f"the SSD tier is out of service: {tier.statistics().reason or 'it is not open'}"
         )
     return cached
-
-
-def _blocks(chunk: ChunkRef) -> list[ObjectBlock]:
-    return blocks_of(chunk.id, chunk.object_bytes)
-
-
-def _taken(blocks: deque[ObjectBlock]) -> ObjectBlock | None:
-    try:
-        return blocks.popleft()
-    except IndexError:
-        return None

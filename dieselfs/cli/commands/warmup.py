@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,8 +16,9 @@ from dieselfs.cli.command import command, jobs_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.commands import warmup_pin
 from dieselfs.cli.commands.warmup_background import start_in_background
+from dieselfs.cli.rendering.entries import snapshot_record
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.rendering.output import counted, picked
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_address
 from dieselfs.errors import UsageError
@@ -109,10 +110,8 @@ def warmup(
         raise UsageError(f"{address}: only whole datasets are warmed", f"write {place.dataset}")
     if sum((background, check, evict)) > 1 or (evict and (since or place.snapshot)):
         raise UsageError(
-            (
-                "--background, --check and --evict exclude each other, and --evict evicts "
-                "a whole dataset"
-            ),
+            "--background, --check and --evict exclude each other, and --evict evicts a whole "
+            "dataset",
             "see `dlcmd warmup --help`",
         )
     if (pin_mount or unpin_mount) and (background or evict or since or (pin_mount and unpin_mount)):
@@ -126,29 +125,37 @@ def warmup(
     if pin_mount or unpin_mount:
         settings = chosen_ssd(context, ssd, ssd_size, keep_size=check or unpin_mount)
         return _pin(context, place, settings, no_index, jobs, check=check, removes=unpin_mount)
-    target = _target(context, ssd, ssd_size, options, keep_size=check or evict)
+    from dieselfs.cache.cluster.options import cache_cluster_settings
+
+    own = configured_ssd(context, ssd, ssd_size, keep_size=check or evict)
+    run = _WarmUpRun(context, own, cache_cluster_settings(options, context.config), jobs)
+    run.check_target()
     if evict:
         from dieselfs.cli.commands.cache import evict_dataset
 
-        return evict_dataset(context, target.own_ssd("evict"), place.dataset)
+        return evict_dataset(context, run.own_ssd("evict"), place.dataset)
+    from dieselfs.snapshots.snapshot_choice import find_snapshot
+    from metadata.snapshot import Snapshot
+
     with ExitStack() as stack:
         store = context.store()
         snapshot = stack.enter_context(_snapshot(context, store, place, no_index))
         older = None
         if since is not None:
-            older = stack.enter_context(_older(context, store, place, since))
+            folder = context.snapshot_folder
+            path = find_snapshot(since, place.dataset, folder, store)
+            older = stack.enter_context(Snapshot.open(path))
         if background:
             return start_in_background(
-                context, place.dataset, snapshot, target.ssd, options, jobs, older
+                context, place.dataset, snapshot, run.ssd, options, jobs, older
             )
         from dieselfs.cache.warmup.ssd_warmup import wanted_chunks
 
         chunks = wanted_chunks(snapshot, older)
         if check:
-            return _print_warmth(context, snapshot, target.own_ssd("check"), chunks)
-        if target.ssd is None:
-            return _run_cluster(context, store, snapshot, chunks, target, jobs)
-        return _run(context, store, snapshot, chunks, target, jobs)
+            return run.check(snapshot, chunks)
+        load = run.fill_cluster if run.ssd is None else run.fill_ssd
+        return load(store, snapshot, chunks)
 
 
 def _pin(
@@ -174,11 +181,22 @@ def _pin(
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """The SSD, the cache cluster, or both, that a warm-up fills."""
+class _WarmUpRun:
+    """A warm-up of the SSD, the cache cluster, or both, with its output."""
 
+    context: CommandContext
     ssd: SsdSettings | None
     cache_cluster: CacheClusterSettings | None
+    jobs: int | None
+
+    def check_target(self) -> None:
+        """Raise `UsageError` if there is nothing to fill."""
+        if self.ssd is None and self.cache_cluster is None:
+            raise UsageError(
+                "no SSD tier is configured, and no cache cluster",
+                "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache "
+                "nodes: --cache-cluster",
+            )
 
     def own_ssd(self, what: str) -> SsdSettings:
         """Return this node's SSD; raise `UsageError` if there is only a cache cluster."""
@@ -187,98 +205,101 @@ class _Target:
         if what == "check":
             raise UsageError(
                 "cannot check a cache cluster: its nodes do not report which chunks they cache",
-                (
-                    "see `dlcmd cluster` for the bytes of each, or name an SSD of this node: "
-                    "--ssd FOLDER"
-                ),
+                "see `dlcmd cluster` for the bytes of each, or name an SSD of this node: "
+                "--ssd FOLDER",
             )
         raise UsageError(
             "cannot evict from a cache cluster: each cache node evicts from its own SSD",
-            (
-                "run `dlcmd cache evict DATASET --ssd FOLDER` on each, or name an SSD of this "
-                "node: --ssd FOLDER"
-            ),
+            "run `dlcmd cache evict DATASET --ssd FOLDER` on each, or name an SSD of this "
+            "node: --ssd FOLDER",
         )
 
+    def check(self, snapshot: Snapshot, chunks: Sequence[ChunkRef]) -> int:
+        """Print how much of the chunks is on the SSD."""
+        from dieselfs.cache.ssd.settings import open_tier
+        from dieselfs.cache.warmup.ssd_warmup import warmth
 
-def _target(
-    context: CommandContext,
-    ssd: str | None,
-    size: int | None,
-    options: CacheClusterOptions,
-    *,
-    keep_size: bool,
-) -> _Target:
-    from dieselfs.cache.cluster.options import cache_cluster_settings
-
-    cache_cluster = cache_cluster_settings(options, context.config)
-    found = configured_ssd(context, ssd, size, keep_size=keep_size)
-    if found is None and cache_cluster is None:
-        raise UsageError(
-            "no SSD tier is configured, and no cache cluster",
-            (
-                "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache "
-                "nodes: --cache-cluster"
-            ),
+        found = warmth(open_tier(self.own_ssd("check")), snapshot.dataset, chunks)
+        share = f"{found.cached_bytes / found.bytes:.1%}" if found.bytes else "100%"
+        self.context.output.result(
+            {**snapshot_record(snapshot), **asdict(found)},
+            f"{snapshot.dataset.name}@{snapshot.id}: {found.cached_chunks:,} of "
+            f"{counted(found.chunks, 'chunk')}, {human_size(found.cached_bytes)} of "
+            f"{human_size(found.bytes)} ({share}) on the SSD",
         )
-    return _Target(found, cache_cluster)
+        return ExitCode.OK if found.is_all else ExitCode.FOUND
 
+    def fill_ssd(self, store: ObjectStore, snapshot: Snapshot, chunks: Sequence[ChunkRef]) -> int:
+        """Load the chunks onto the SSD, from the store or the cache cluster."""
+        from dieselfs.cache.read_settings import ReadSettings
+        from dieselfs.cache.read_stack import below_ssd
+        from dieselfs.cache.ssd.settings import open_tier
+        from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, warmth
+        from dieselfs.snapshots.expected_files import ExpectedFiles
 
-def _run(
-    context: CommandContext,
-    store: ObjectStore,
-    snapshot: Snapshot,
-    chunks: Sequence[ChunkRef],
-    target: _Target,
-    jobs: int | None,
-) -> int:
-    from dieselfs.cache.read_settings import ReadSettings
-    from dieselfs.cache.read_stack import below_ssd
-    from dieselfs.cache.ssd.settings import open_tier
-    from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, warmth
-    from dieselfs.snapshots.expected_files import ExpectedFiles
-
-    settings = target.own_ssd("fill")
-    stack = ReadSettings(ssd=settings, cache_cluster=target.cache_cluster)
-    filling = below_ssd(store, snapshot.dataset, stack, ExpectedFiles(snapshot))
-    work = WarmUp(filling, snapshot.dataset, settings, chunks)
-    with context.progress("warmup", "chunks") as progress:
-        progress.expect(work.missing, work.missing_bytes)
-        report = work.run(progress.advance, jobs or JOBS)
-    found = warmth(open_tier(settings), snapshot.dataset, chunks)
-    rate = report.loaded_bytes / max(report.seconds, 1e-9)
-    if context.output.json:
-        context.output.record(
+        settings = self.own_ssd("fill")
+        stack = ReadSettings(ssd=settings, cache_cluster=self.cache_cluster)
+        filling = below_ssd(store, snapshot.dataset, stack, ExpectedFiles(snapshot))
+        work = WarmUp(filling, snapshot.dataset, settings, chunks)
+        with self.context.progress("warmup", "chunks") as progress:
+            progress.expect(work.missing, work.missing_bytes)
+            report = work.run(progress.advance, self.jobs or JOBS)
+        found = warmth(open_tier(settings), snapshot.dataset, chunks)
+        rate = report.loaded_bytes / max(report.seconds, 1e-9)
+        others = f", {report.by_others:,} by others" if report.by_others else ""
+        self.context.output.done(
             {
-                **_warmth_record(snapshot, found),
-                "loaded": report.loaded,
-                "loaded_bytes": report.loaded_bytes,
-                "by_others": report.by_others,
-                "no_room": report.no_room,
-                "failed": report.failed,
+                **snapshot_record(snapshot),
+                **asdict(found),
+                **picked(report, "loaded loaded_bytes by_others no_room failed"),
                 "seconds": round(report.seconds, 3),
                 "bytes_per_s": round(rate),
-            }
-        )
-    else:
-        others = f", {report.by_others:,} by others" if report.by_others else ""
-        context.output.note(
+            },
             f"{snapshot.dataset.name}@{snapshot.id}: loaded {counted(report.loaded, 'chunk')}, "
-            f"{human_size(report.loaded_bytes)}"
-            f" ({human_size(rate)}/s){others}; on the SSD now: {found.cached_chunks:,} of "
-            f"{counted(found.chunks, 'chunk')}"
+            f"{human_size(report.loaded_bytes)} ({human_size(rate)}/s){others}; on the SSD now: "
+            f"{found.cached_chunks:,} of {counted(found.chunks, 'chunk')}",
+            *_why_not_all(report, snapshot.dataset.name, found),
         )
-        for line in _why_not_all(report, snapshot.dataset.name, found):
-            context.output.note(line)
-    return ExitCode.OK if found.is_all else ExitCode.PARTIAL
+        return ExitCode.OK if found.is_all else ExitCode.PARTIAL
+
+    def fill_cluster(
+        self, store: ObjectStore, snapshot: Snapshot, chunks: Sequence[ChunkRef]
+    ) -> int:
+        """Ask the owner of each chunk for it; this node keeps nothing."""
+        from dieselfs.cache.warmup.cluster_warmup import JOBS, CacheClusterWarmUp
+
+        assert self.cache_cluster is not None
+        work = CacheClusterWarmUp(store, snapshot, chunks, self.cache_cluster)
+        with self.context.progress("warmup", "chunks") as progress:
+            progress.expect(work.chunks, work.bytes)
+            report = work.run(progress.advance, self.jobs or JOBS)
+        left = report.chunks - report.given
+        fits = report.bytes <= report.ssd_bytes
+        rate = report.from_store_bytes / max(report.seconds, 1e-9)
+        lacking = (
+            f"no cache node answered for {counted(left, 'chunk')}: see `dlcmd cluster`, then run "
+            "the same command again"
+        )
+        too_small = (
+            "the cache cluster's SSDs in service have room for only "
+            f"{human_size(report.ssd_bytes)}, so some chunks will be evicted: see `dlcmd cluster`"
+        )
+        self.context.output.done(
+            {**snapshot_record(snapshot), **asdict(report), "seconds": round(report.seconds, 3)},
+            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes cache, or have loaded, "
+            f"{report.given:,} of {counted(report.chunks, 'chunk')}, "
+            f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} "
+            f"from the store ({human_size(rate)}/s)",
+            lacking if left else "",
+            "" if fits else too_small,
+        )
+        return ExitCode.PARTIAL if left or not fits else ExitCode.OK
 
 
 def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[str]:
     larger = {
         "quota": f"its quota is full: raise it with `dlcmd cache quota {dataset} SIZE`",
-        "size": (
-            "the SSD tier is full: raise --ssd-size, or see in `dlcmd cache ls` what is pinned"
-        ),
+        "size": "the SSD tier is full: raise --ssd-size, or see in `dlcmd cache ls` what is pinned",
         "disk": "the disk is full: free space on it",
     }
     if report.no_room:
@@ -294,90 +315,6 @@ def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[
             f"{counted(elsewhere, 'chunk')} evicted again for chunks that were read meanwhile: "
             "see `dlcmd cache ls`"
         )
-
-
-def _run_cluster(
-    context: CommandContext,
-    store: ObjectStore,
-    snapshot: Snapshot,
-    chunks: Sequence[ChunkRef],
-    target: _Target,
-    jobs: int | None,
-) -> int:
-    """Ask the owner of each chunk for it; this node keeps nothing."""
-    from dieselfs.cache.warmup.cluster_warmup import JOBS, CacheClusterWarmUp
-
-    assert target.cache_cluster is not None
-    work = CacheClusterWarmUp(store, snapshot, chunks, target.cache_cluster)
-    with context.progress("warmup", "chunks") as progress:
-        progress.expect(work.chunks, work.bytes)
-        report = work.run(progress.advance, jobs or JOBS)
-    left = report.chunks - report.given
-    fits = report.bytes <= report.ssd_bytes
-    if context.output.json:
-        context.output.record(
-            {
-                "dataset": snapshot.dataset.name,
-                "snapshot": str(snapshot.id),
-                "chunks": report.chunks,
-                "bytes": report.bytes,
-                "given": report.given,
-                "given_bytes": report.given_bytes,
-                "from_store_bytes": report.from_store_bytes,
-                "ssd_bytes": report.ssd_bytes,
-                "seconds": round(report.seconds, 3),
-            }
-        )
-    else:
-        rate = report.from_store_bytes / max(report.seconds, 1e-9)
-        context.output.note(
-            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes cache, or have loaded, "
-            f"{report.given:,} of {counted(report.chunks, 'chunk')}, "
-            f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} "
-            f"from the store ({human_size(rate)}/s)"
-        )
-        if left:
-            context.output.note(
-                f"no cache node answered for {counted(left, 'chunk')}: see `dlcmd cluster`, "
-                "then run the same command again"
-            )
-        if not fits:
-            context.output.note(
-                "the cache cluster's SSDs in service have room for only "
-                f"{human_size(report.ssd_bytes)}, so some chunks will be evicted: see `dlcmd "
-                "cluster`"
-            )
-    return ExitCode.PARTIAL if left or not fits else ExitCode.OK
-
-
-def _warmth_record(snapshot: Snapshot, found: Warmth) -> dict[str, Any]:
-    return {
-        "dataset": snapshot.dataset.name,
-        "snapshot": str(snapshot.id),
-        "chunks": found.chunks,
-        "bytes": found.bytes,
-        "cached_chunks": found.cached_chunks,
-        "cached_bytes": found.cached_bytes,
-    }
-
-
-def _print_warmth(
-    context: CommandContext, snapshot: Snapshot, settings: SsdSettings, chunks: Sequence[ChunkRef]
-) -> int:
-    from dieselfs.cache.ssd.settings import open_tier
-    from dieselfs.cache.warmup.ssd_warmup import warmth
-
-    found = warmth(open_tier(settings), snapshot.dataset, chunks)
-    if context.output.json:
-        context.output.record(_warmth_record(snapshot, found))
-    else:
-        share = f"{found.cached_bytes / found.bytes:.1%}" if found.bytes else "100%"
-        context.output.line(
-            f"{snapshot.dataset.name}@{snapshot.id}: {found.cached_chunks:,} of "
-            f"{counted(found.chunks, 'chunk')}, "
-            f"{human_size(found.cached_bytes)} of {human_size(found.bytes)} ({share}) on the SSD"
-        )
-    return ExitCode.OK if found.is_all else ExitCode.FOUND
 
 
 def _snapshot(
@@ -401,12 +338,3 @@ def _snapshot(
             context.output.note(f"{str(error).partition(': ')[0]}: making a new one")
             path = create_snapshot(context, client.dataset)
         return Snapshot.open(path)
-
-
-def _older(
-    context: CommandContext, store: ObjectStore, place: DatasetAddress, which: str
-) -> Snapshot:
-    from dieselfs.snapshots.snapshot_choice import find_snapshot
-    from metadata.snapshot import Snapshot
-
-    return Snapshot.open(find_snapshot(which, place.dataset, context.snapshot_folder, store))

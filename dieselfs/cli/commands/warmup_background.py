@@ -56,11 +56,7 @@ def start_in_background(
             log.write(f"{iso_time(time.time_ns())} {shlex.join(command[1:])}\n".encode())
             log.flush()
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
     except OSError as error:
         raise LocalFileError(f"{error.filename or log_file}: {error.strerror}") from error

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.entries import snapshot_record
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import counted
 from dieselfs.cli.values.sizes import human_size
@@ -38,8 +39,7 @@ def pin(
     )
     context.output.done(
         {
-            "dataset": snapshot.dataset.name,
-            "snapshot": str(snapshot.id),
+            **snapshot_record(snapshot),
             "blob": [str(path) for path in report.paths],
             "blob_bytes": report.bytes,
             "chunks": report.chunks,
@@ -67,8 +67,7 @@ def check(context: CommandContext, snapshot: Snapshot, settings: SsdSettings) ->
     if output.json:
         output.record(
             {
-                "dataset": snapshot.dataset.name,
-                "snapshot": str(snapshot.id),
+                **snapshot_record(snapshot),
                 "pinned": paths is not None,
                 "files": snapshot.file_count,
                 "damaged": shown,

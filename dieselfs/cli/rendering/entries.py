@@ -12,6 +12,7 @@ from dieselfs.errors import DieselFSError
 
 if TYPE_CHECKING:
     from dieselfs.dataset.file_stat import FileStat
+    from metadata.snapshot import Snapshot
 
 
 def entry_record(entry: FileStat) -> dict[str, Any]:
@@ -33,6 +34,11 @@ def permissions(entry: FileStat) -> str:
     """Return the mode as `ls -l` shows it: -rw-r--r--."""
     kind = stat.S_IFDIR if entry.kind == "directory" else stat.S_IFREG
     return stat.filemode(kind | stat.S_IMODE(entry.mode))
+
+
+def snapshot_record(snapshot: Snapshot) -> dict[str, str]:
+    """Return the part of a JSON record that names a snapshot."""
+    return {"dataset": snapshot.dataset.name, "snapshot": str(snapshot.id)}
 
 
 def local_time(time_ns: int) -> str:
