@@ -29,6 +29,7 @@ from chunkstore.chunk_format import (
 )
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.counted import agreed, counted
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import Buffer, ObjectStore
@@ -274,8 +275,8 @@ def _judged(
     files = np.flatnonzero(entries.kind == KIND_FILE)
     first = entries.paths[int(files[min(bad)])].decode(errors="backslashreplace")
     what = (
-        f"{len(bad):,} of its {len(files):,} files (deleted ones included) have a wrong checksum, "
-        f"the first is {first!r}"
+        f"{len(bad):,} of its {counted(len(files), 'file')} (deleted ones included) "
+        f"{agreed(len(bad), 'have')} a wrong checksum, the first is {first!r}"
     )
     found = frozenset(contents[number] for number in bad)
     if length is not None:

@@ -7,13 +7,11 @@ first, unless a later commit shows that the path was replaced or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from chunkstore.chunk_format import ChunkHead
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import ChunkStoreError
 from chunkstore.object_keys import chunk_key
 from chunkstore.paths import split
@@ -21,6 +19,7 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import ChunkDamage
 from dieselfs.checking.files_hit import indexed_files, snapshot_files
 from dieselfs.checking.findings import Finding, SnapshotHit
+from dieselfs.checking.head_checks import HeadChecks
 from dieselfs.checking.snapshot_check import downloaded
 from dieselfs.checking.store_check import StoredDataset
 from dieselfs.snapshots.lifecycle import list_local, list_published
@@ -47,19 +46,18 @@ def files_by_heads(
     index: KeyValueStore,
     stored: StoredDataset,
     damages: Mapping[ChunkId, ChunkDamage],
-    read_head: Callable[[ChunkRef], ChunkHead],
-    headless: set[ChunkId],
+    heads: HeadChecks,
     local_folder: Path | None,
 ) -> dict[ChunkId, list[bytes]]:
     """Return `indexed_files(…).by_chunk` as an up-to-date index would give it.
 
     The cost is one rebuild into memory (some 300 bytes a file). `headless` are the damaged chunks
-    without a sound head, for which `read_head` returns an empty one.
+    without a sound head.
     """
     replayed = MemoryStore()
-    rebuild(stored.dataset, stored.history(stored.newest), read_head, EmptyIndex(replayed))
+    rebuild(stored.dataset, stored.history(stored.newest), heads.read, EmptyIndex(replayed))
     found = dict(indexed_files(replayed, stored.dataset, damages).by_chunk)
-    unread = {chunk_id: damages[chunk_id] for chunk_id in headless & damages.keys()}
+    unread = {chunk_id: damages[chunk_id] for chunk_id in heads.headless & damages.keys()}
     if unread:
         added = {ref.id: commit.generation for commit in stored.commits for ref in commit.added}
         for chunk_id, paths in _known_elsewhere(store, index, stored, unread, local_folder):
@@ -93,10 +91,7 @@ def _known_elsewhere(
 
 
 def _of_snapshot(
-    path: Path,
-    stored: StoredDataset,
-    unread: Mapping[ChunkId, ChunkDamage],
-    left: set[ChunkId],
+    path: Path, stored: StoredDataset, unread: Mapping[ChunkId, ChunkDamage], left: set[ChunkId]
 ) -> Iterator[tuple[ChunkId, list[bytes]]]:
     """Yield a snapshot's files in the chunks of `left`; remove those chunks from `left`.
 

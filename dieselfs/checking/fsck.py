@@ -88,9 +88,7 @@ def fsck(
         known = indexed_files(index, stored.dataset, damages, lost)
     files = dict(known.by_chunk)
     if damages and not indexed.shows(stored.newest):
-        files = files_by_heads(
-            store, index, stored, damages, heads.read, heads.headless, snapshot_folder
-        )
+        files = files_by_heads(store, index, stored, damages, heads, snapshot_folder)
     findings = (
         *_with_files(stored, known),
         *chunk_findings(name, damages, files, snapshots.hits),

@@ -88,11 +88,7 @@ def _repair_index(
 
 
 def _repair_snapshot(
-    store: ObjectStore,
-    index: KeyValueStore,
-    report: FsckReport,
-    finding: Finding,
-    folder: Path,
+    store: ObjectStore, index: KeyValueStore, report: FsckReport, finding: Finding, folder: Path
 ) -> None:
     match finding.repair:
         case Repair.DELETE_SNAPSHOT:

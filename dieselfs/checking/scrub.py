@@ -279,9 +279,7 @@ def _findings(
     if not sound:
         heads = HeadChecks(store, stored.dataset, stored.sizes)
         heads.read_rest(damage.chunk for damage in damages.values())
-        files = files_by_heads(
-            store, index, stored, damages, heads.read, heads.headless, snapshot_folder
-        )
+        files = files_by_heads(store, index, stored, damages, heads, snapshot_folder)
     snapshots = check_snapshots(store, stored, damages, None)
     wanted = {i: damages[i] for i in damages if i in required or i in snapshots.hits}
     return chunk_findings(stored.dataset.name, wanted, files, snapshots.hits)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.counted import agreed, counted
 from chunkstore.errors import NotFound
 from chunkstore.object_keys import snapshot_key, tags_prefix
 from chunkstore.stores.object_store import ObjectStore
@@ -116,8 +117,8 @@ def _check_published(
         finding = None
         if lost:
             what = (
-                f"{lost:,} of its chunks were retired and deleted: {files:,} of its "
-                f"{snapshot.file_count:,} files cannot be read"
+                f"{lost:,} of its chunks {agreed(lost, 'were')} retired and deleted: {files:,} of "
+                f"its {counted(snapshot.file_count, 'file')} cannot be read"
             )
             finding = Finding(
                 Kind.SNAPSHOT_DANGLING,
@@ -165,7 +166,10 @@ def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
         )
     if not lost:
         return None
-    what = f"{lost:,} of its chunks were retired and deleted: {files:,} of its files cannot be read"
+    what = (
+        f"{lost:,} of its chunks {agreed(lost, 'were')} retired and deleted: {files:,} of its "
+        "files cannot be read"
+    )
     return _finding(Kind.SNAPSHOT_DANGLING, str(path), what, Repair.DELETE_LOCAL, damaged=False)
 
 

@@ -52,34 +52,23 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
 
 def common_options() -> list[click.Parameter]:
     """Return new objects of the common options; each command needs its own."""
-    shared: dict[str, Any] = {"expose_value": False, "callback": _remember}
+
+    def option(*names: str, **how: Any) -> CommonOption:
+        return CommonOption(names, expose_value=False, callback=_remember, **how)
+
+    colors = click.Choice(["auto", "never", "always"])
+    debug_help = "Print debug logs, and a traceback with every error."
     return [
-        CommonOption(["--store"], metavar="URL", help="Object store.", **shared),
-        CommonOption(["--index"], metavar="URL", help="Index of names.", **shared),
-        CommonOption(
-            ["--profile"], metavar="NAME", help="Profile of the configuration file.", **shared
-        ),
-        CommonOption(["--json"], is_flag=True, help="Print JSON, one object a line.", **shared),
-        CommonOption(
-            ["-q", "--quiet"], is_flag=True, help="Print only results and errors.", **shared
-        ),
-        CommonOption(["--only-show-errors", "quiet"], is_flag=True, hidden=True, **shared),
-        CommonOption(
-            ["--no-progress"], is_flag=True, help="Print no progress bar or lines.", **shared
-        ),
-        CommonOption(
-            ["--color"],
-            type=click.Choice(["auto", "never", "always"]),
-            help="Color names (default: auto).",
-            **shared,
-        ),
-        CommonOption(["--no-color", "color"], flag_value="never", hidden=True, **shared),
-        CommonOption(
-            ["--debug"],
-            is_flag=True,
-            help="Print debug logs, and a traceback with every error.",
-            **shared,
-        ),
+        option("--store", metavar="URL", help="Object store."),
+        option("--index", metavar="URL", help="Index of names."),
+        option("--profile", metavar="NAME", help="Profile of the configuration file."),
+        option("--json", is_flag=True, help="Print JSON, one object a line."),
+        option("-q", "--quiet", is_flag=True, help="Print only results and errors."),
+        option("--only-show-errors", "quiet", is_flag=True, hidden=True),
+        option("--no-progress", is_flag=True, help="Print no progress bar or lines."),
+        option("--color", type=colors, help="Color names (default: auto)."),
+        option("--no-color", "color", flag_value="never", hidden=True),
+        option("--debug", is_flag=True, help=debug_help),
     ]
 
 
@@ -248,6 +237,28 @@ def jobs_option(default: int | None = None) -> Decorator:
     )
 
 
+def size_option(*names: str, help_text: str, default: str | None = None) -> Decorator:
+    """Return an option whose value is a size; the command gets bytes, or None."""
+    return click.option(
+        *names,
+        type=Size(),
+        metavar="SIZE",
+        default=default,
+        show_default=default is not None,
+        help=help_text,
+    )
+
+
+def log_to_stderr() -> None:
+    """Log what a service does, as a service manager keeps it."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+
+
 def former_option(option: str, parameter: str, **like: Any) -> Decorator:
     """Return the former spelling of the option for `parameter`.
 
@@ -260,10 +271,5 @@ def former_option(option: str, parameter: str, **like: Any) -> Decorator:
 def grace_option(help_text: str) -> Decorator:
     """Return the option `--grace`; the command gets `grace: float`, in seconds."""
     return click.option(
-        "--grace",
-        type=Duration(),
-        default="7d",
-        show_default=True,
-        metavar="TIME",
-        help=help_text,
+        "--grace", type=Duration(), default="7d", show_default=True, metavar="TIME", help=help_text
     )

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from dieselfs.cli.command import common_options
-from dieselfs.cli.rendering.exit_codes import MEANINGS
+from dieselfs.cli.rendering.exit_codes import ExitCode
 
 # Command -> help in one line. The command's module has the same name.
 COMMANDS: Final = {
@@ -112,4 +112,6 @@ class LazyCommands(SuggestingGroup):
                 ]
             )
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(int(code)), meaning) for code, meaning in MEANINGS.items()])
+            formatter.write_dl(
+                [(str(int(code)), code.meaning) for code in ExitCode if code.meaning]
+            )

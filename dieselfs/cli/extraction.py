@@ -80,7 +80,8 @@ class Extraction:
         futures = [pool.submit(self._fetch_batch, batch) for batch in batches]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
-            _raise_first(futures)
+            for future in filter(Future.done, futures):
+                future.result()  # raises the first error
         finally:
             for future in futures:
                 future.cancel()
@@ -129,9 +130,3 @@ def _windows(copies: Iterator[Copy]) -> Iterator[list[Copy]]:
     while window := list(itertools.islice(copies, WINDOW_FILES)):
         window.sort(key=lambda copy: (copy.entry.chunk or "", copy.entry.offset))
         yield window
-
-
-def _raise_first(futures: list[Future[None]]) -> None:
-    for future in futures:
-        if future.done() and not future.cancelled() and (error := future.exception()):
-            raise error

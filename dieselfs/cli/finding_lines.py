@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import counted, picked
+from dieselfs.cli.rendering.output import Output, counted, picked
 
 if TYPE_CHECKING:
     from dieselfs.checking.findings import Finding, Verdict
@@ -42,30 +42,25 @@ def print_findings(
 
     JSON records have all files. The text for people has ten per finding, or all with `all_files`.
     """
-    for finding in findings:
-        if context.output.json:
-            context.output.record(_record(finding))
-        else:
-            _print(context, finding, all_files)
-
-
-def _print(context: CommandContext, finding: Finding, all_files: bool) -> None:
     output = context.output
+    for finding in findings:
+        output.result(_record(finding), *_lines(output, finding, all_files))
+
+
+def _lines(output: Output, finding: Finding, all_files: bool) -> Iterator[str]:
     hit = f" [{counted(len(finding.files), 'file')} hit]" if finding.files else ""
     line = f"{finding.kind.value} {finding.object}: {finding.what}{hit}: {finding.advice}"
-    output.line(output.name(line))
+    yield output.name(line)
     shown = finding.files if all_files else finding.files[:_FILES_SHOWN]
     for path in shown:
-        output.line(f"  {output.name(_text(path))}")
+        yield f"  {output.name(_text(path))}"
     if len(shown) < len(finding.files):
-        output.line(f"  and {len(finding.files) - len(shown):,} more (--files lists all)")
+        yield f"  and {len(finding.files) - len(shown):,} more (--files lists all)"
     kept = finding.snapshots if all_files else finding.snapshots[:_SNAPSHOTS_SHOWN]
-    for hit_snapshot in kept:
-        output.line(
-            f"  {counted(hit_snapshot.files, 'file')} of snapshot {hit_snapshot.snapshot_id}"
-        )
+    for snapshot in kept:
+        yield f"  {counted(snapshot.files, 'file')} of snapshot {snapshot.snapshot_id}"
     if len(kept) < len(finding.snapshots):
-        output.line(f"  and files of {len(finding.snapshots) - len(kept):,} more snapshots")
+        yield f"  and files of {counted(len(finding.snapshots) - len(kept), 'more snapshot')}"
 
 
 def _record(finding: Finding) -> dict[str, Any]:

@@ -71,6 +71,14 @@ class Dataset:
         return self.namespace.catch_up(self.log, self.reader)
 
 
+def existing_dataset(store: ObjectStore, name: str) -> DatasetRef:
+    """Return the dataset that has the name; raise `DatasetNotFound` if there is none."""
+    ref = find_dataset(store, name)
+    if ref is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}")
+    return ref
+
+
 def stored_names(store: ObjectStore) -> list[str]:
     """Return the names of the store's datasets. This lists the whole store."""
     return sorted({info.key.split("/")[1] for info in store.list("datasets/")})

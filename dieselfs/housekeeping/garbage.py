@@ -17,6 +17,7 @@ from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
+from chunkstore.counted import agreed, counted
 from chunkstore.errors import NotFound
 from chunkstore.leases import Lease, read_leases
 from chunkstore.numbered_objects import NumberedListing, NumberedObject
@@ -313,15 +314,15 @@ class _Search:
             elif missing == chunks and all(chunk in retired for chunk in missing):
                 kind, reason = (
                     GarbageKind.DANGLING_SNAPSHOT,
-                    f"its {len(chunks)} chunks are deleted",
+                    f"its {counted(len(chunks), 'chunk', 'are')} deleted",
                 )
                 kept = PINNED if snapshot.generation in pinned else ""
                 if chunks:
                     yield self._item(kind, *object_, reason, header.updated_ns, kept)
             elif missing:
                 yield (
-                    f"{len(missing)} of the {len(chunks)} chunks that snapshot "
-                    f"{snapshot.snapshot_id} needs are lost: {advice}"
+                    f"{len(missing)} of the {counted(len(chunks), 'chunk')} that snapshot "
+                    f"{snapshot.snapshot_id} needs {agreed(len(missing), 'are')} lost: {advice}"
                 )
 
     def _chunks(self, snapshot: PublishedSnapshot, header: SnapshotHeader) -> list[ChunkId]:

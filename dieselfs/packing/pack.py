@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_source import ChunkRef
@@ -87,13 +88,10 @@ def _remove_created(dataset: Dataset) -> None:
 
 
 def _pack(
-    dataset: Dataset,
-    request: PackRequest,
-    workers: PackingProcesses,
-    progress: PackProgress,
+    dataset: Dataset, request: PackRequest, workers: PackingProcesses, progress: PackProgress
 ) -> None:
     state = dataset.namespace.state()
-    packing = PackRules(
+    rules = PackRules(
         dataset=dataset.ref,
         target_bytes=request.target_bytes,
         open_chunks=request.open_chunks if request.order == "scatter" else 1,
@@ -104,71 +102,68 @@ def _pack(
     progress.changed()
     try:
         with _Commits(dataset, max(state.generation, BIRTH_GENERATION), progress) as commits:
-            _pack_interruptibly(request, packing, workers, commits, progress)
+            _Put(request, rules, workers, commits, progress).run()
     finally:
         workers.stop()  # before anything is deleted
 
 
-def _pack_interruptibly(
-    request: PackRequest,
-    packing: PackRules,
-    workers: PackingProcesses,
-    commits: _Commits,
-    progress: PackProgress,
-) -> None:
-    """Run the put in a thread in which no signal raises `KeyboardInterrupt`.
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """One put under way."""
 
-    Between two instructions of `threading.Condition` that exception leaves the lock held, and all
-    threads that need it wait forever. The calling thread only waits.
-    """
-    work = BackgroundThread(lambda: _pack_sources(request, packing, workers, commits, progress))
-    try:
-        work.join()
-    except KeyboardInterrupt:
-        workers.hang_up()
-        commits.interrupt()
-        work.wait()
-        raise
+    request: PackRequest
+    rules: PackRules
+    workers: PackingProcesses
+    commits: _Commits
+    progress: PackProgress
 
+    def run(self) -> None:
+        """Run the put in a thread in which no signal raises `KeyboardInterrupt`.
 
-def _pack_sources(
-    request: PackRequest,
-    packing: PackRules,
-    workers: PackingProcesses,
-    commits: _Commits,
-    progress: PackProgress,
-) -> None:
-    preflight_thread = BackgroundThread(lambda: _preflight_first(request, progress, commits))
-    skipped = SkippedEntries()
-    workers.start_feeding(packing, _ordered_batches(request, skipped))
-    try:
-        for report in workers.reports():
-            preflight_thread.raise_failure()
-            match report:
-                case ChunkReport(ref, head, file_count):
-                    commits.add(ref, head, file_count)
-                case FileReport(unchanged, failed):
-                    progress.files_unchanged += unchanged
-                    progress.failed += failed
-                    progress.changed()
-                case WorkerFailure(error):
-                    raise error
-        while preflight_thread.is_alive():
-            commits.check_interrupted()
-            preflight_thread.join(_INTERRUPTIBLE_S)
-        preflight_thread.join()
-        commits.check_interrupted()  # else the workers have finished
-        workers.finish_feeding()
-        progress.failed += skipped.unreadable  # since the preflight, which found none
-        commits.finish()
-    except BaseException:
-        commits.abandon()
-        raise
+        Between two instructions of `threading.Condition` that exception leaves the lock held, and
+        all threads that need it wait forever. The calling thread only waits.
+        """
+        work = BackgroundThread(self._pack_sources)
+        try:
+            work.join()
+        except KeyboardInterrupt:
+            self.workers.hang_up()
+            self.commits.interrupt()
+            work.wait()
+            raise
 
+    def _pack_sources(self) -> None:
+        workers, commits, progress = self.workers, self.commits, self.progress
+        preflight_thread = BackgroundThread(self._preflight)
+        skipped = SkippedEntries()
+        workers.start_feeding(self.rules, _ordered_batches(self.request, skipped))
+        try:
+            for report in workers.reports():
+                preflight_thread.raise_failure()
+                match report:
+                    case ChunkReport(ref, head, file_count):
+                        commits.add(ref, head, file_count)
+                    case FileReport(unchanged, failed):
+                        progress.files_unchanged += unchanged
+                        progress.failed += failed
+                        progress.changed()
+                    case WorkerFailure(error):
+                        raise error
+            while preflight_thread.is_alive():
+                commits.check_interrupted()
+                preflight_thread.join(_INTERRUPTIBLE_S)
+            preflight_thread.join()
+            commits.check_interrupted()  # else the workers have finished
+            workers.finish_feeding()
+            progress.failed += skipped.unreadable  # since the preflight, which found none
+            commits.finish()
+        except BaseException:
+            commits.abandon()
+            raise
 
-def _preflight_first(request: PackRequest, progress: PackProgress, commits: _Commits) -> None:
-    preflight(request.sources, progress)
-    commits.release()
+    def _preflight(self) -> None:
+        preflight(self.request.sources, self.progress)
+        self.commits.release()
 
 
 def _ordered_batches(request: PackRequest, skipped: SkippedEntries) -> Iterator[EntryBatch]:

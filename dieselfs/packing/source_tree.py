@@ -22,6 +22,12 @@ _MIXED_BATCHES = 8192
 """Batches held back for mixing: about 260,000 names, 30 MB."""
 
 
+_Above = frozenset[tuple[int, int]]
+"""The devices and inodes of the directories above, by which a circle of links is found."""
+_Folder = tuple[bytes, bytes, _Above]
+"""A directory to walk: its path on disk, that in the dataset, and what is above."""
+
+
 @dataclass(frozen=True, slots=True)
 class EntryBatch:
     """Some files of one directory; its first batch has the directory's own attributes."""
@@ -79,13 +85,8 @@ class SourceTree:
         if not stat.S_ISDIR(status.st_mode):
             disk_directory, name = os.path.split(self.disk_path)
             directory, target_name = os.path.split(self.target)
-            yield EntryBatch(
-                disk_directory or b".",
-                directory,
-                [name],
-                None,
-                target_name if target_name != name else None,
-            )
+            renamed = target_name if target_name != name else None
+            yield EntryBatch(disk_directory or b".", directory, [name], renamed=renamed)
             return
         pending = [(self.disk_path, self.target, frozenset([(status.st_dev, status.st_ino)]))]
         while pending:
@@ -99,14 +100,10 @@ class SourceTree:
             pending.extend(reversed(folders))
 
     def _read(
-        self,
-        disk_path: bytes,
-        target: bytes,
-        above: frozenset[tuple[int, int]],
-        skipped: SkippedEntries,
-    ) -> tuple[list[bytes], list[tuple[bytes, bytes, frozenset[tuple[int, int]]]]]:
+        self, disk_path: bytes, target: bytes, above: _Above, skipped: SkippedEntries
+    ) -> tuple[list[bytes], list[_Folder]]:
         names: list[bytes] = []
-        folders: list[tuple[bytes, bytes, frozenset[tuple[int, int]]]] = []
+        folders: list[_Folder] = []
         try:
             entries = os.scandir(disk_path)
         except OSError as error:
@@ -129,8 +126,7 @@ class SourceTree:
                             continue
                         seen = above
                         if entry.is_symlink() or len(above) > 1:
-                            status = entry.stat()
-                            seen = self._enter(entry, (status.st_dev, status.st_ino), above)
+                            seen = self._enter(entry, above)
                         folders.append((entry.path, target + b"/" + name if target else name, seen))
                     else:
                         os.stat(entry.path)  # raises for a link to nowhere
@@ -139,12 +135,9 @@ class SourceTree:
                     skipped.unreadable.append(_reason(entry.path, error))
         return names, folders
 
-    def _enter(
-        self,
-        entry: os.DirEntry[bytes],
-        identity: tuple[int, int],
-        above: frozenset[tuple[int, int]],
-    ) -> frozenset[tuple[int, int]]:
+    def _enter(self, entry: os.DirEntry[bytes], above: _Above) -> _Above:
+        status = entry.stat()
+        identity = status.st_dev, status.st_ino
         if identity in above:
             raise OSError(f"{os.fsdecode(entry.path)} leads back to a directory above it")
         return above | {identity}

@@ -184,10 +184,8 @@ class _Worker:
                     target = prefix + (batch.renamed or name)
                     if self._parents is not None:
                         self._parents.check_file(target)
-                    if not self._pack_file(
-                        folder, name, target, present.get(name) if present else None, batch
-                    ):
-                        unchanged += 1
+                    known = present.get(name) if present else None
+                    unchanged += not self._pack_file(folder, name, target, known, batch)
                 except OSError as error:
                     failed.append(
                         f"{os.fsdecode(os.path.join(batch.disk_directory, name))}: {error.strerror}"
@@ -202,46 +200,32 @@ class _Worker:
         self, folder: int, name: bytes, target: bytes, present: _Present | None, batch: EntryBatch
     ) -> bool:
         """Read and pack one file; False if the dataset has it unchanged."""
+        disk_path = os.path.join(batch.disk_directory, name)
+        by_content = self._packing.checksum
         # Without O_NONBLOCK the open of a pipe waits for its writer.
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise BadSource(
-                    f"{os.fsdecode(os.path.join(batch.disk_directory, name))} is no longer a file"
-                )
-            _check_mtime(os.path.join(batch.disk_directory, name), status.st_mtime_ns)
-            size = status.st_size
-            mode = status.st_mode & 0o7777
-            same = (
-                present
-                if present is not None and (present.size, present.mode) == (size, mode)
-                else None
-            )
-            if (
-                same is not None
-                and not self._packing.checksum
-                and same.mtime_ns == status.st_mtime_ns
-            ):
+                raise BadSource(f"{os.fsdecode(disk_path)} is no longer a file")
+            _check_mtime(disk_path, status.st_mtime_ns)
+            size, mode = status.st_size, status.st_mode & 0o7777
+            same = present if present and (present.size, present.mode) == (size, mode) else None
+            if same and not by_content and same.mtime_ns == status.st_mtime_ns:
                 return False
             if size >= _LARGE_BYTES:
-                disk_path = os.path.join(batch.disk_directory, name)
                 hashes = hash_stream(_parts(fd, size, disk_path), size)
-                if same is not None and self._packing.checksum and hashes.whole == same.hash:
+                if same and by_content and hashes.whole == same.hash:
                     return False
                 payload = _LargeFile(disk_path, size, hashes.whole)
                 self._writer.add_stream(target, size, hashes, payload, mode, status.st_mtime_ns)
                 return True
             data = os.read(fd, size + 1)
             if len(data) != size:
-                data = _read_changing(fd, data, os.path.join(batch.disk_directory, name))
+                data = _read_changing(fd, data, disk_path)
         finally:
             os.close(fd)
-        if (
-            same is not None
-            and self._packing.checksum
-            and xxhash.xxh3_64_intdigest(data) == same.hash
-        ):
+        if same and by_content and xxhash.xxh3_64_intdigest(data) == same.hash:
             return False
         self._writer.add_file(target, data, mode, status.st_mtime_ns)
         return True

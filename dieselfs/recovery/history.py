@@ -22,13 +22,9 @@ from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import HEAD_GUESS_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, newest_generation
+from chunkstore.counted import agreed, counted
 from chunkstore.errors import Corrupt, NotFound
-from chunkstore.object_keys import (
-    check_dataset_name,
-    chunk_key,
-    commit_key,
-    snapshot_prefix,
-)
+from chunkstore.object_keys import check_dataset_name, chunk_key, commit_key, snapshot_prefix
 from chunkstore.stores.object_store import ObjectInfo, ObjectStore
 from dieselfs.errors import DirectoryNotFound, HistoryDamaged, Refused
 from dieselfs.recovery.chunk_evidence import FURTHEST, ChunkEvidence
@@ -380,4 +376,5 @@ def _what_is_lost(history: History) -> str:
     reasons += [damaged.reason for damaged in history.damaged]
     more = len(reasons) - _NAMED_AT_MOST
     text = ", ".join(reasons[:_NAMED_AT_MOST]) + (f" and {more:,} more" if more > 0 else "")
-    return f"{len(reasons):,} of {history.newest:,} commits of {history.name} are lost: {text}"
+    of = f"{len(reasons):,} of {counted(history.newest, 'commit')} of {history.name}"
+    return f"{of} {agreed(len(reasons), 'are')} lost: {text}"

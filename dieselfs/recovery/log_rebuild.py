@@ -14,6 +14,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
+from chunkstore.counted import agreed, counted
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.errors import DirectoryNotFound
@@ -50,18 +51,21 @@ class LogRebuild:
     @property
     def unknowable(self) -> list[str]:
         """Sentences that describe what cannot be known any more."""
+        gone = counted(self.presumed_purged, "chunk")
         absent = [
-            f"whether {self.presumed_purged:,} chunks that are not in the store were purged, "
-            "which is presumed, or are lost"
+            f"whether {gone} that {agreed(self.presumed_purged, 'are')} not in the store "
+            f"{agreed(self.presumed_purged, 'were')} purged, which is presumed, or "
+            f"{agreed(self.presumed_purged, 'are')} lost"
         ]
         if not self.assigned:
             return [
                 *absent[: self.presumed_purged],
-                f"the times of {self.replaced:,} commits, none of whose chunks still exist",
+                f"the times of {counted(self.replaced, 'commit')}, none of whose chunks still "
+                "exist",
             ]
         return [
-            f"which of {self.assigned:,} chunks were never acknowledged: all their files are "
-            "current now",
+            f"which of {counted(self.assigned, 'chunk')} were never acknowledged: all their files "
+            "are current now",
             "which of two versions of a file is newer, if two writers whose clocks differed put it "
             "and neither version was deleted",
             "the times of commits: they are taken from the chunks",
@@ -132,8 +136,7 @@ def _dataset_of_chunks(history: History) -> DatasetRef:
     )
     if not counts:
         raise DirectoryNotFound(
-            f"the store has nothing of a dataset {history.name!r}",
-            "check the name and --store",
+            f"the store has nothing of a dataset {history.name!r}", "check the name and --store"
         )
     return DatasetRef(history.name, max(counts, key=lambda found: (counts[found], found)))
 

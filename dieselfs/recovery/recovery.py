@@ -15,6 +15,7 @@ from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.counted import agreed, counted
 from chunkstore.object_keys import snapshot_key
 from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
@@ -111,8 +112,8 @@ class _Recovery:
         lost = history.lost_chunks()
         if lost and not self._options.without_chunks:
             raise HistoryDamaged(
-                f"{len(lost):,} chunks of {self._name} are not in the store, the first is "
-                f"{lost[0].id}",
+                f"{counted(len(lost), 'chunk')} of {self._name} {agreed(len(lost), 'are')} not in "
+                f"the store, the first is {lost[0].id}",
                 "restore them from a copy of the store, or continue without their files with "
                 "--without-chunks",
             )

@@ -17,6 +17,7 @@ from chunkstore.errors import AlreadyExists
 from chunkstore.object_keys import snapshot_key, snapshot_prefix
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset.dataset import Dataset
+from dieselfs.errors import SnapshotNotFound
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, read_state
 from metadata.errors import IndexBehind, RecordCorrupt, SnapshotRefused, SnapshotStale
@@ -173,6 +174,7 @@ def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path
 
     `which` is as for `is_called`, or None for the newest. A damaged download is deleted and
     refused. A file that is present already is verified and used, or replaced if it is damaged.
+    Raises `SnapshotNotFound` and `SnapshotRefused`.
     """
     chosen = _choose(list_published(store, name), name, which)
     path = folder / file_name(name, chosen.snapshot_id)
@@ -248,9 +250,10 @@ def _choose(published: list[PublishedSnapshot], name: str, which: str | None) ->
     if which is not None:
         published = [s for s in published if is_called(s.snapshot_id, which)]
     if not published:
-        wanted = f"snapshot {which} of {name}" if which else f"snapshot of {name}"
-        raise SnapshotRefused(
-            f"there is no {wanted} in the store: create one with `dlcmd snapshot create {name}`"
+        wanted = "published snapshot" if which is None else f"snapshot {which}"
+        raise SnapshotNotFound(
+            f"there is no {wanted} of {name}",
+            f"see `dlcmd snapshot ls {name}`, or create one with `dlcmd snapshot create {name}`",
         )
     return published[-1]
 

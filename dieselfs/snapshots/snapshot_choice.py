@@ -43,22 +43,7 @@ def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectSt
     `SnapshotNotFound`.
     """
     which = None if which is None else resolved(which, dataset, store)
-    known = [published.snapshot_id for published in lifecycle.list_published(store, dataset)]
-    matching = [
-        snapshot_id
-        for snapshot_id in known
-        if which is None or lifecycle.is_called(snapshot_id, which)
-    ]
-    if not matching:
-        wanted = "published snapshot" if which is None else f"snapshot {which}"
-        raise SnapshotNotFound(
-            f"there is no {wanted} of {dataset}",
-            (
-                f"see `dlcmd snapshot ls {dataset}`, or create one with `dlcmd snapshot create "
-                f"{dataset}`"
-            ),
-        )
-    return lifecycle.pull(store, dataset, matching[-1], folder)
+    return lifecycle.pull(store, dataset, which, folder)
 
 
 def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:

@@ -190,10 +190,7 @@ def delete_snapshots(
 
 
 def _header(
-    store: ObjectStore,
-    dataset: DatasetRef,
-    published: PublishedSnapshot | None,
-    file: Path | None,
+    store: ObjectStore, dataset: DatasetRef, published: PublishedSnapshot | None, file: Path | None
 ) -> SnapshotHeader | None:
     """Return the header; None if the snapshot is damaged."""
     try:

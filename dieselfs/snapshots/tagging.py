@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from chunkstore import tags
-from chunkstore.commit_log import find_dataset, newest_generation
+from chunkstore.commit_log import newest_generation
 from chunkstore.errors import NotFound
 from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.tags import Tag
+from dieselfs.dataset.dataset import existing_dataset
 from dieselfs.errors import SnapshotNotFound, UsageError
 from dieselfs.snapshots.lifecycle import (
     generation_of,
@@ -19,7 +20,7 @@ from dieselfs.snapshots.lifecycle import (
     list_published,
     publish_snapshot,
 )
-from metadata.errors import DatasetNotFound, SnapshotStale
+from metadata.errors import SnapshotStale
 
 
 def resolved(which: str, dataset: str, store: ObjectStore) -> str:
@@ -51,9 +52,7 @@ def tag_snapshot(
         tags.check_tag_name(tag)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    ref = find_dataset(store, dataset)
-    if ref is None:
-        raise DatasetNotFound(f"there is no dataset {dataset!r}")
+    ref = existing_dataset(store, dataset)
     wanted = None if which is None else resolved(which, dataset, store)
     published = [snapshot.snapshot_id for snapshot in list_published(store, dataset)]
     files = {id_of(path): path for path in list_local(folder, dataset, ref.id)}

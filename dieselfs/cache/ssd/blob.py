@@ -207,10 +207,8 @@ class _BlobWriter:
     def __init__(self, snapshot: Snapshot, folder: Path, layout: BlobLayout) -> None:
         """Reserve the blocks; raise `OSError`, `Conflict` or `LocalFileError`."""
         self._snapshot, self._layout = snapshot, layout
-        self._places, self._record = (
-            BlobPlaces.of(folder, snapshot),
-            BlobRecord.of(snapshot, layout),
-        )
+        self._places = BlobPlaces.of(folder, snapshot)
+        self._record = BlobRecord.of(snapshot, layout)
         self._tier, self._device_blocks = folder, layout.device_blocks
         self._lock, self._recording = threading.Lock(), threading.Lock()
         self._wrote = threading.Condition(self._lock)

@@ -193,13 +193,7 @@ def share_of(chunk: bytes, cached: Mapping[bytes, CachedChunk]) -> Share:
 
 
 def _usage(id_: bytes, of: Occupancy | None, named: NamedLimits | None) -> DatasetUsage:
-    return DatasetUsage(
-        id_,
-        "" if named is None else named.name,
-        0 if of is None else of.bytes,
-        (of.last_used if of else None) or None,
-        of.hits if of else 0,
-        of.hit_bytes if of else 0,
-        of.misses if of else 0,
-        DatasetLimits() if named is None else named.limits,
-    )
+    of = of or Occupancy(id_, 0, 0, 0.0)
+    named = named or NamedLimits("", DatasetLimits())
+    counts = of.hits, of.hit_bytes, of.misses
+    return DatasetUsage(id_, named.name, of.bytes, of.last_used or None, *counts, named.limits)

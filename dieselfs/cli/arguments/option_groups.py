@@ -9,18 +9,16 @@ from typing import Final
 
 import click
 
-from dieselfs.cli.command import Decorator, Size, former_option, option_group
+from dieselfs.cli.command import Decorator, former_option, option_group, size_option
 
 
 def ssd_options(folder_help: str) -> Decorator:
     """Return the options of the SSD tier: `dieselfs.cache.ssd.options.SsdOptions`."""
     return option_group(
         click.option("--ssd", metavar="FOLDER", help=folder_help),
-        click.option(
+        size_option(
             "--ssd-size",
-            type=Size(),
-            metavar="SIZE",
-            help=(
+            help_text=(
                 "Budget of the SSD tier (default: as before; for a new one, four fifths of the "
                 "free space)."
             ),
@@ -52,6 +50,18 @@ ssd_warmup_option: Final = click.option(
 """The warm-up option of commands that read one dataset."""
 
 
+def cache_cluster_secret_option(more: str = "") -> Decorator:
+    """Return the option of a cache cluster's secret, with its former spelling."""
+    return option_group(
+        click.option(
+            "--cache-cluster-secret-file",
+            metavar="FILE",
+            help=f"File with the secret of the cache cluster{more}.",
+        ),
+        former_option("--ring-secret-file", "cache_cluster_secret_file"),
+    )
+
+
 cache_cluster_options: Final = option_group(
     click.option(
         "--cache-cluster",
@@ -62,13 +72,8 @@ cache_cluster_options: Final = option_group(
             "configured."
         ),
     ),
-    click.option(
-        "--cache-cluster-secret-file",
-        metavar="FILE",
-        help="File with the secret of the cache cluster.",
-    ),
     former_option("--ring", "cache_cluster"),
-    former_option("--ring-secret-file", "cache_cluster_secret_file"),
+    cache_cluster_secret_option(),
 )
 """The options of a cache cluster: `dieselfs.cache.cluster.settings.CacheClusterOptions`."""
 

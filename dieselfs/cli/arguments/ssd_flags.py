@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dieselfs.cache.ssd.options import SsdOptions, typed_folder
-from dieselfs.cli.command import Size, option_group
+from dieselfs.cli.command import option_group, size_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.errors import UsageError
 
@@ -20,11 +20,9 @@ ssd_flags: Final = option_group(
     click.option(
         "--ssd", metavar="FOLDER", help="Folder of the SSD tier (default: as configured)."
     ),
-    click.option(
+    size_option(
         "--ssd-size",
-        type=Size(),
-        metavar="SIZE",
-        help="Budget of the SSD tier from now on (default: as configured, or as before).",
+        help_text="Budget of the SSD tier from now on (default: as configured, or as before).",
     ),
 )
 """`--ssd` and `--ssd-size`; the command gets `ssd: str | None` and `ssd_size: int | None`."""

@@ -77,8 +77,7 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
 
 
 @command(
-    group=cache,
-    examples=["dlcmd cache quota imagenet 200GiB", "dlcmd cache quota imagenet none"],
+    group=cache, examples=["dlcmd cache quota imagenet 200GiB", "dlcmd cache quota imagenet none"]
 )
 @click.argument("dataset")
 @click.argument("size", metavar="SIZE|none")

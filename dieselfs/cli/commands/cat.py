@@ -15,10 +15,7 @@ from metadata.errors import PathConflict
 
 
 @command(
-    examples=[
-        "dlcmd cat imagenet:labels.txt",
-        "dlcmd cat imagenet:a.tar imagenet:b.tar | tar -xi",
-    ]
+    examples=["dlcmd cat imagenet:labels.txt", "dlcmd cat imagenet:a.tar imagenet:b.tar | tar -xi"]
 )
 @click.argument("addresses", nargs=-1, required=True)
 def cat(context: CommandContext, addresses: tuple[str, ...]) -> int:

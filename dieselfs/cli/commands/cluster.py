@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dieselfs.cli.command import command, former_option
+from dieselfs.cli.arguments.option_groups import cache_cluster_secret_option
+from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, picked
@@ -29,10 +30,7 @@ _HEADINGS: Final = (
     ]
 )
 @click.argument("cache_cluster", required=False, metavar="[redis[:NAME]|[NAME@]HOST:PORT,…]")
-@click.option(
-    "--cache-cluster-secret-file", metavar="FILE", help="File with the secret of the cache cluster."
-)
-@former_option("--ring-secret-file", "cache_cluster_secret_file")
+@cache_cluster_secret_option()
 def cluster(
     context: CommandContext, cache_cluster: str | None, cache_cluster_secret_file: str | None
 ) -> int:

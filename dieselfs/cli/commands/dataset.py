@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,12 +12,11 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time
-from dieselfs.cli.rendering.output import Output, counted, picked
+from dieselfs.cli.rendering.output import counted, picked
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
 if TYPE_CHECKING:
     from chunkstore.chunk_format import DatasetRef
-    from chunkstore.stores.object_store import ObjectStore
     from dieselfs.client import Client
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.records import DatasetState
@@ -47,19 +47,12 @@ def info(context: CommandContext, name: str, human: bool | None) -> None:
     output = context.output
     with context.client(DatasetAddress(parse_dataset(name))) as client:
         record = _described(client)
-    if output.json:
-        output.record(record)
-    else:
-        _print_fields(output, record, human)
-
-
-def _print_fields(output: Output, record: dict[str, Any], human: bool | None) -> None:
-    holes = record.pop("holes")
+    holes = record["holes"]
     fields = {key: str(value) for key, value in record.items()}
     for key in ("bytes", "stored_bytes"):
         fields[key] = output.size(record[key], human)
     fields["holes"] = f"{holes['entries']} deleted entries, {output.size(holes['bytes'], human)}"
-    output.fields(fields)
+    output.details(record, fields)
 
 
 @command(
@@ -69,25 +62,29 @@ def _print_fields(output: Output, record: dict[str, Any], human: bool | None) ->
 @yes_option
 def rm(context: CommandContext, name: str, yes: bool) -> None:
     """Remove a dataset with its files and published snapshots, for good."""
-    from dieselfs.dataset.dataset import remove_dataset
+    from dieselfs.dataset.dataset import existing_dataset, remove_dataset
 
     name = parse_dataset(name)
     with context.places() as (store, index):
-        confirm(f"remove dataset {name}{_extent(store, index, name)} for good", yes=yes)
+        # A dataset that is half removed may be gone from the index already.
+        files = _applied(index, existing_dataset(store, name)).files
+        confirm(f"remove dataset {name} ({counted(files, 'file')}) for good", yes=yes)
         remove_dataset(store, index, name)
     context.output.done({"dataset": name, "removed": True}, f"removed dataset {name}")
 
 
 def print_datasets(context: CommandContext, human: bool | None = None) -> None:
     """Print a line or a JSON record for each dataset of the index."""
+    from chunkstore.errors import ChunkStoreError
+    from dieselfs.dataset.dataset import stored_names
     from metadata.dataset_state import list_datasets
 
     output = context.output
     with context.places() as (store, index):
         records = [_totals(ref, _applied(index, ref)) for ref in list_datasets(index)]
         # This lists the whole store, so do it only if the index is new or lost.
-        if not records and (names := _stored_names(store)):
-            for name in names:
+        with suppress(ChunkStoreError):
+            for name in () if records else stored_names(store):
                 output.note(
                     f"{name} is in the store, but not in the index yet: `dlcmd dataset info "
                     f"{name}` adds it"
@@ -102,17 +99,6 @@ def print_datasets(context: CommandContext, human: bool | None = None) -> None:
         for r in records
     ]
     output.listing(["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows, records)
-
-
-def _stored_names(store: ObjectStore) -> list[str]:
-    """Return the names of the store's datasets; none if it does not answer or does not exist."""
-    from chunkstore.errors import ChunkStoreError
-    from dieselfs.dataset.dataset import stored_names
-
-    try:
-        return stored_names(store)
-    except ChunkStoreError:
-        return []
 
 
 def _applied(index: KeyValueStore, ref: DatasetRef) -> DatasetState:
@@ -143,17 +129,3 @@ def _described(client: Client) -> dict[str, Any]:
     }
     stored = {"stored_bytes": sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)}
     return _totals(client.dataset.ref, namespace.state()) | stored | {"holes": holes}
-
-
-def _extent(store: ObjectStore, index: KeyValueStore, name: str) -> str:
-    """Return how much would be lost, as far as the index knows.
-
-    A dataset that is half removed may be gone from the index already. Raises `DatasetNotFound`.
-    """
-    from chunkstore.commit_log import find_dataset
-    from metadata.errors import DatasetNotFound
-
-    ref = find_dataset(store, name)
-    if ref is None:
-        raise DatasetNotFound(f"there is no dataset {name!r}")
-    return f" ({counted(_applied(index, ref).files, 'file')})"

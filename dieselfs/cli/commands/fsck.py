@@ -59,11 +59,7 @@ def fsck(
     with context.places() as (store, index):
         with context.progress("fsck") as progress:
             report = checking.fsck(
-                store,
-                index,
-                name,
-                snapshot_folder=context.snapshot_folder,
-                progress=progress,
+                store, index, name, snapshot_folder=context.snapshot_folder, progress=progress
             )
         print_findings(context, report.findings, all_files=files)
         code = exit_code(report.verdict)

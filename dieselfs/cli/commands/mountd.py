@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dieselfs.cli.command import Size, command
+from dieselfs.cli.command import command, log_to_stderr, size_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.errors import UsageError
 
@@ -27,12 +26,7 @@ log = logging.getLogger(__name__)
 IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
 
 
-@command(
-    examples=[
-        "dlcmd mountd",
-        "dlcmd mountd --group ml --max-mounts 8 --max-images 2GiB",
-    ]
-)
+@command(examples=["dlcmd mountd", "dlcmd mountd --group ml --max-mounts 8 --max-images 2GiB"])
 @click.option(
     "--socket",
     "socket_path",
@@ -64,12 +58,7 @@ IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
     metavar="N",
     help="Mounts per user.",
 )
-@click.option(
-    "--max-images",
-    type=Size(),
-    metavar="SIZE",
-    help="Bytes of images per user on disk (default: 8 GiB).",
-)
+@size_option("--max-images", help_text="Bytes of images per user on disk (default: 8 GiB).")
 @click.option(
     "--idle",
     type=click.FloatRange(1),
@@ -88,12 +77,7 @@ def mountd(context: CommandContext, **options: Any) -> None:
     from dieselfs.fuse.service.service import MountService, prepare_folder
     from dieselfs.fuse.supervision.readiness import announce_ready
 
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
+    log_to_stderr()
     settings = _settings(options)
     prepare_folder(settings.images)
     with _listener(options) as listener, closing(MountService(listener, settings)) as service:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.cli.command import Size, command, dry_run_option, grace_option
+from dieselfs.cli.command import command, dry_run_option, grace_option, size_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, counted, picked
@@ -38,42 +38,23 @@ if TYPE_CHECKING:
     metavar="SHARE",
     help="Holes that may remain, as a share of the live bytes.",
 )
-@click.option(
+@size_option(
     "--merge-small",
     "small_bytes",
-    type=Size(),
     default="1MiB",
-    show_default=True,
-    metavar="SIZE",
-    help="Also merge chunks below this size if there are eight or more; 0: none.",
+    help_text="Also merge chunks below this size if there are eight or more; 0: none.",
 )
 @grace_option(
     "Keep retired chunks this long, for mounts and snapshots that the store does not know."
 )
-@click.option(
+@size_option(
     "--chunk-size",
     "target_bytes",
-    type=Size(),
-    metavar="SIZE",
-    help="Size of the new chunks (default: the dataset's, at least 4 MiB).",
+    help_text="Size of the new chunks (default: the dataset's, at least 4 MiB).",
 )
-@click.option(
-    "--round",
-    "round_bytes",
-    type=Size(),
-    default="1GiB",
-    show_default=True,
-    metavar="SIZE",
-    help="Commit after moving this much.",
-)
+@size_option("--round", "round_bytes", default="1GiB", help_text="Commit after moving this much.")
 @dry_run_option
-def purge(
-    context: CommandContext,
-    dataset: str,
-    grace: float,
-    dry_run: bool,
-    **extent: Any,
-) -> int:
+def purge(context: CommandContext, dataset: str, grace: float, dry_run: bool, **extent: Any) -> int:
     """Merge chunks with holes into new chunks, and delete the old ones.
 
     Deleted and replaced files leave holes. An old chunk is deleted after the grace period, and
@@ -133,10 +114,8 @@ def _print_plan(output: Output, name: str, plan: PurgePlan) -> int:
 def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float) -> None:
     pinned = [chunk for chunk in report.waiting if chunk.ref.id in report.pinned]
     young = [chunk for chunk in report.waiting if chunk.ref.id not in report.pinned]
-    if output.json:
-        output.record(_record(name, report, pinned, young))
-        return
-    output.fields(
+    output.details(
+        _record(name, report, pinned, young),
         {
             "before": human_size(report.bytes_before),
             "after": human_size(report.bytes_after),
@@ -149,8 +128,10 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
             "deleted": (
                 f"{counted(report.chunks_deleted, 'old chunk')}, {human_size(report.bytes_deleted)}"
             ),
-        }
+        },
     )
+    if output.json:
+        return
     needed = "a published snapshot, a tag or a mount needs them (see `dlcmd snapshot ls`, `prune`)"
     not_over = f"the grace period of {human_duration(grace_s)} is not over"
     for chunks, why in ((pinned, needed), (young, not_over)):

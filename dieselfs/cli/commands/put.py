@@ -13,12 +13,12 @@ import click
 
 from chunkstore.progress import Progress
 from dieselfs.cli.command import (
-    Size,
     command,
     dry_run_option,
     filter_options,
     jobs_option,
     recursive_option,
+    size_option,
 )
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
@@ -58,13 +58,10 @@ _MAX_CHUNK_BYTES = 1 << 30
     ),
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the scatter order.")
-@click.option(
+@size_option(
     "--chunk-size",
-    type=Size(),
     default="4MiB",
-    show_default=True,
-    metavar="SIZE",
-    help="Target size of a chunk, 4 KiB to 1 GiB; a larger file has a chunk of its own.",
+    help_text="Target size of a chunk, 4 KiB to 1 GiB; a larger file has a chunk of its own.",
 )
 @click.option(
     "-c",
@@ -223,22 +220,21 @@ def _put(
     from dieselfs.assembly import open_configured_store, open_places
     from dieselfs.packing.pack import pack
 
-    def open_store():  # type: ignore[no-untyped-def]
-        return open_configured_store(context.config)
-
-    def open_index():  # type: ignore[no-untyped-def]
-        return open_places(context.config)[1]
-
     began = time.monotonic()
     with ExitStack() as shown:
         progress.on_change = _Shown(lambda: shown.enter_context(context.progress("put")))
         try:
-            pack(address.dataset, request, open_store, open_index, progress)
+            pack(
+                address.dataset,
+                request,
+                lambda: open_configured_store(context.config),
+                lambda: open_places(context.config)[1],
+                progress,
+            )
         except KeyboardInterrupt:
-            are = "file is" if progress.files_committed == 1 else "files are"
             context.output.note(
-                f"interrupted: {progress.files_committed:,} {are} committed; the same command "
-                "again puts the rest"
+                f"interrupted: {counted(progress.files_committed, 'file', 'are')} committed; the "
+                "same command again puts the rest"
             )
             raise
     _summary(context, address, progress, time.monotonic() - began)

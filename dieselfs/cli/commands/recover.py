@@ -66,9 +66,7 @@ _SHOWN: Final = 1000
     "--adopt", is_flag=True, help="Commit the orphans: whole chunks that no commit names."
 )
 @click.option(
-    "--without-commits",
-    is_flag=True,
-    help="If commits are lost, rebuild the log from the chunks.",
+    "--without-commits", is_flag=True, help="If commits are lost, rebuild the log from the chunks."
 )
 @click.option(
     "--without-chunks", is_flag=True, help="If chunks are lost, go on without the files in them."

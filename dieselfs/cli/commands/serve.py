@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from dieselfs.cache.cluster.settings import DEFAULT_CLUSTER
-from dieselfs.cli.arguments.option_groups import ssd_options
-from dieselfs.cli.command import Size, command, former_option
+from dieselfs.cli.arguments.option_groups import cache_cluster_secret_option, ssd_options
+from dieselfs.cli.command import command, former_option, log_to_stderr, size_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.errors import LocalFileError, UsageError
@@ -66,19 +65,9 @@ CLOSE_S: Final = 4.0
     help="Name of the cache cluster.",
 )
 @former_option("--ring", "cache_cluster", default=DEFAULT_CLUSTER)
-@click.option(
-    "--cache-cluster-secret-file",
-    metavar="FILE",
-    help="File with the secret of the cache cluster; `dlcmd task secret` makes one.",
-)
-@former_option("--ring-secret-file", "cache_cluster_secret_file")
+@cache_cluster_secret_option("; `dlcmd task secret` makes one")
 @ssd_options("Cache chunks in this folder of a local SSD (required unless configured).")
-@click.option(
-    "--memory",
-    type=Size(),
-    metavar="SIZE",
-    help="Memory for chunks just read (default: 256 MiB).",
-)
+@size_option("--memory", help_text="Memory for chunks just read (default: 256 MiB).")
 @click.option(
     "--no-announce",
     is_flag=True,
@@ -97,12 +86,7 @@ def serve(context: CommandContext, **options: Any) -> None:
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 
     settings = _settings(context, options)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
+    log_to_stderr()
     prevent_core_dumps()
     ended = threading.Event()
     store = open_configured_store(context.config, PATIENCE_S)
@@ -156,14 +140,9 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
         )
     cache_cluster = cluster_name(options["cache_cluster"])
     secret = cluster_secret(options["cache_cluster_secret_file"], context.config)
-    ssd = ssd_settings(
-        SsdOptions(
-            typed_folder(options["ssd"]),
-            options["ssd_size"],
-            options["ssd_admission"],
-            options["ssd_eviction"],
-        ).otherwise(configured(context.config))
-    )
+    policies = options["ssd_admission"], options["ssd_eviction"]
+    given = SsdOptions(typed_folder(options["ssd"]), options["ssd_size"], *policies)
+    ssd = ssd_settings(given.otherwise(configured(context.config)))
     if ssd is None:
         raise UsageError(
             "a cache node needs an SSD for its chunks", "name its folder: --ssd FOLDER"

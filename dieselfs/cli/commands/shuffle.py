@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from dieselfs.cli.command import Size, command
+from dieselfs.cli.command import command, size_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.dataset.address import parse_address
 from dieselfs.errors import SnapshotNotFound, UsageError
@@ -38,11 +38,7 @@ _DEFAULT_GROUP: Final = 100
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
 @click.option(
-    "--seed",
-    type=_SEED,
-    default=0,
-    show_default=True,
-    help="The same seed gives the same order.",
+    "--seed", type=_SEED, default=0, show_default=True, help="The same seed gives the same order."
 )
 @click.option(
     "--epoch",
@@ -69,13 +65,7 @@ _DEFAULT_GROUP: Final = 100
     show_default=True,
     help="Print the files of this rank, from 0 to world - 1.",
 )
-@click.option(
-    "--world",
-    type=_COUNT,
-    default=1,
-    show_default=True,
-    help="Number of ranks.",
-)
+@click.option("--world", type=_COUNT, default=1, show_default=True, help="Number of ranks.")
 @click.option("-0", "--null", "zero", is_flag=True, help="End each path with NUL, for xargs -0.")
 @click.option(
     "--report",
@@ -88,12 +78,7 @@ _DEFAULT_GROUP: Final = 100
     metavar="N",
     help="With --report: samples per batch (default: 256).",
 )
-@click.option(
-    "--memory",
-    type=Size(),
-    metavar="SIZE",
-    help="With --report: name the largest group that fits.",
-)
+@size_option("--memory", help_text="With --report: name the largest group that fits.")
 @click.option(
     "--labels",
     type=click.Choice(["parent", "top"]),
@@ -198,9 +183,8 @@ def _snapshot_file(context: CommandContext, place: DatasetAddress) -> Path:
 def _print(context: CommandContext, paths: list[bytes], separator: bytes) -> None:
     output = context.output
     for path in paths:
-        if output.json:
-            output.record({"path": os.fsdecode(path)})
-        elif separator == b"\0":
+        if separator == b"\0" and not output.json:
             output.data(path + separator)
         else:
-            output.line(output.name(os.fsdecode(path)))
+            shown = os.fsdecode(path)
+            output.result({"path": shown}, output.name(shown))

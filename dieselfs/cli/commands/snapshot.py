@@ -13,7 +13,6 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.commands.snapshot_diff import diff_command
 from dieselfs.cli.commands.snapshot_rm import prune_command, rm_command
-from dieselfs.cli.commands.snapshot_tags import tag_command, untag_command
 from dieselfs.cli.rendering.entries import iso_time
 from dieselfs.cli.rendering.output import counted
 from dieselfs.cli.rendering.progress import Reached
@@ -142,13 +141,10 @@ def show(context: CommandContext, which: str, human: bool | None) -> None:
     path = local_file(context, which)
     with Snapshot.open(path) as opened:
         record = _described(opened, path)
-    if context.output.json:
-        context.output.record(record)
-        return
     fields = {key: str(value) for key, value in record.items()}
     for key in ("bytes", "file_bytes"):
         fields[key] = context.output.size(record[key], human)
-    context.output.fields(fields)
+    context.output.details(record, fields)
 
 
 def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
@@ -200,7 +196,48 @@ def verify(context: CommandContext, which: str) -> None:
     context.output.result({"file": str(path), "sound": True}, f"{path}: sound")
 
 
-for _command in (tag_command, untag_command, diff_command, rm_command, prune_command):
+@command(
+    name="tag",
+    group=snapshot,
+    examples=["dlcmd snapshot tag imagenet v1", "dlcmd snapshot tag imagenet@12 before-cleaning"],
+)
+@click.argument("which", metavar="DATASET[@ID]")
+@click.argument("tag")
+def tag_(context: CommandContext, which: str, tag: str) -> None:
+    """Give a snapshot a name, which can be used wherever an ID can.
+
+    Without ID, the command tags the newest snapshot, which must be as new as the dataset. An
+    existing tag is moved. A tagged snapshot is neither pruned nor removed, and its chunks stay.
+    """
+    from dieselfs.snapshots.tagging import tag_snapshot
+
+    address = without_path(which)
+    folder = context.snapshot_folder
+    made = tag_snapshot(context.store(), address.dataset, address.snapshot, tag, folder)
+    context.output.done(
+        {"dataset": address.dataset, "tag": made.name, "id": made.snapshot_id},
+        f"{address.dataset}@{made.name} is snapshot {made.snapshot_id}",
+    )
+
+
+@command(group=snapshot, examples=["dlcmd snapshot untag imagenet v1"])
+@click.argument("dataset")
+@click.argument("tag")
+def untag(context: CommandContext, dataset: str, tag: str) -> None:
+    """Remove a tag, even one that can't be read.
+
+    The snapshot stays until it is pruned.
+    """
+    from dieselfs.snapshots.tagging import untag_snapshot
+
+    name = parse_dataset(dataset)
+    untag_snapshot(context.store(), name, tag)
+    context.output.done(
+        {"dataset": name, "tag": tag, "removed": True}, f"removed tag {tag} of {name}"
+    )
+
+
+for _command in (diff_command, rm_command, prune_command):
     snapshot.add_command(_command)
 
 

@@ -13,7 +13,7 @@ from dieselfs.cli.command import command, dry_run_option, human_option, yes_opti
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time
-from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.rendering.output import counted, picked
 from dieselfs.cli.values.durations import Duration
 from dieselfs.dataset.address import parse_dataset
 from dieselfs.errors import Refused, SnapshotNotFound, UsageError
@@ -124,13 +124,10 @@ def prune_command(
 
 
 def _versions(context: CommandContext, store: ObjectStore, name: str) -> SnapshotVersions:
-    from chunkstore.commit_log import find_dataset
+    from dieselfs.dataset.dataset import existing_dataset
     from dieselfs.snapshots.snapshot_pruning import list_versions
-    from metadata.errors import DatasetNotFound
 
-    ref = find_dataset(store, name)
-    if ref is None:
-        raise DatasetNotFound(f"there is no dataset {name!r}")
+    ref = existing_dataset(store, name)
     return list_versions(store, ref, context.snapshot_folder, time.time_ns())
 
 
@@ -167,7 +164,5 @@ def _record(version: SnapshotVersion) -> dict[str, Any]:
         "bytes": version.size_bytes,
         "time": None if version.time_ns is None else iso_time(version.time_ns),
         "file": None if version.file is None else str(version.file),
-        "published": version.published,
-        "tags": list(version.tags),
-        "leased": version.leased,
+        **picked(version, "published tags leased"),
     }

@@ -45,10 +45,6 @@ def _print(
     human: bool | None,
 ) -> None:
     committed = None if committed_ns is None else iso_time(committed_ns)
-    if output.json:
-        record = {"dataset": address.dataset} | entry_record(entry)
-        output.record(record | {"committed": committed})
-        return
     fields = {
         "address": output.name(str(address.at(entry.path))),
         "kind": entry.kind,
@@ -66,4 +62,5 @@ def _print(
         fields["generation"] = str(entry.generation)
     if committed is not None:
         fields["committed"] = committed
-    output.fields(fields)
+    record = {"dataset": address.dataset} | entry_record(entry) | {"committed": committed}
+    output.details(record, fields)

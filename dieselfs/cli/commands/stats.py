@@ -161,7 +161,7 @@ def _samples(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[
             # Ask again, since a new server may be taking over just now.
             [info] = ask([now], _TIMEOUT_S)
             if info.state is not MountState.SERVING or state is MountState.HUNG:
-                raise _no_answer(path, info.state, MountState)
+                raise _no_answer(path, info.state)
             mount = now
             continue
         if now != mount:
@@ -174,11 +174,13 @@ def _samples(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[
         time.sleep(interval_s)
 
 
-def _no_answer(path: Path, state: MountState, states: type[MountState]) -> MountError:
+def _no_answer(path: Path, state: MountState) -> MountError:
+    from dieselfs.fuse.mounts.mount_table import MountState
+
     what, hint = {
-        states.DEAD: (f"the daemon of {path} is gone", f"unmount it: dlcmd umount {path}"),
-        states.PRIVATE: (f"{path} is another user's mount", "run the command as that user"),
-        states.LOCAL: (
+        MountState.DEAD: (f"the daemon of {path} is gone", f"unmount it: dlcmd umount {path}"),
+        MountState.PRIVATE: (f"{path} is another user's mount", "run the command as that user"),
+        MountState.LOCAL: (
             f"{path} is a local mount: the kernel serves it from the SSD, without statistics",
             "see `dlcmd mounts --json` for its snapshot, and iostat for the disk",
         ),

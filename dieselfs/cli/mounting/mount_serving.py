@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dieselfs.cli.command import log_to_stderr
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
 from dieselfs.fuse.starting.mount_settings import mount_options, opened, read_settings
@@ -36,7 +37,7 @@ def serve(context: CommandContext, request: MountRequest, choose: Callable[[], P
     from dieselfs.fuse.mounts.mountpoint import check_mountable
     from dieselfs.fuse.supervision.supervisor import UPGRADE_VARIABLE, Supervisor
 
-    _log_to_stderr()
+    log_to_stderr()
     if UPGRADE_VARIABLE not in os.environ:
         check_mountable(request.mountpoint, request.nonempty)
     if not _names_file(request):
@@ -142,12 +143,3 @@ def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) ->
         log.info("the mount is not refreshed: snapshot %s is the newest", shown.id)
         handed.refused(None)
     return found
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )

@@ -23,93 +23,83 @@ PROGRAM: Final = "dlcmd"
 
 
 class ExitCode(IntEnum):
-    """The exit codes of `dlcmd`; `MEANINGS` explains them."""
+    """The exit codes of `dlcmd`, each with its meaning."""
 
-    OK = 0
-    FAILURE = 1
-    USAGE = 2
-    DIRECTORY_NOT_FOUND = 3
-    FILE_NOT_FOUND = 4
-    TEMPORARY = 5
-    PARTIAL = 6
-    INTEGRITY = 7
-    CONFLICT = 8
-    REPAIRED = 9
-    FOUND = 10
-    INTERRUPTED = 130
-    BROKEN_PIPE = 141
+    OK = 0, "success"
+    FAILURE = 1, "any other failure"
+    USAGE = 2, "wrong usage, address, URL or profile"
+    DIRECTORY_NOT_FOUND = 3, "dataset or directory not found"
+    FILE_NOT_FOUND = 4, "file or snapshot not found"
+    TEMPORARY = 5, "temporary: the store or the index does not answer; try again"
+    PARTIAL = 6, "partial: some items failed, the others are done"
+    INTEGRITY = 7, "integrity: damaged or foreign data was refused"
+    CONFLICT = 8, "conflict: exists, stale or busy"
+    REPAIRED = 9, "repaired: damage was repaired, or garbage was deleted"
+    FOUND = 10, "found: something can be repaired or deleted; nothing was changed"
+    INTERRUPTED = 130, "interrupted"
+    BROKEN_PIPE = 141, ""
 
+    meaning: str
+    """The meaning as `--help` shows it; empty for a code that nobody sees."""
 
-MEANINGS: Final = {
-    ExitCode.OK: "success",
-    ExitCode.FAILURE: "any other failure",
-    ExitCode.USAGE: "wrong usage, address, URL or profile",
-    ExitCode.DIRECTORY_NOT_FOUND: "dataset or directory not found",
-    ExitCode.FILE_NOT_FOUND: "file or snapshot not found",
-    ExitCode.TEMPORARY: "temporary: the store or the index does not answer; try again",
-    ExitCode.PARTIAL: "partial: some items failed, the others are done",
-    ExitCode.INTEGRITY: "integrity: damaged or foreign data was refused",
-    ExitCode.CONFLICT: "conflict: exists, stale or busy",
-    ExitCode.REPAIRED: "repaired: damage was repaired, or garbage was deleted",
-    ExitCode.FOUND: "found: something can be repaired or deleted; nothing was changed",
-    ExitCode.INTERRUPTED: "interrupted",
-}
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        member = int.__new__(cls, code)
+        member._value_, member.meaning = code, meaning
+        return member
+
 
 _REBUILD: Final = "`dlcmd recover DATASET` repairs or rebuilds the index from the store"
 
-# The nearest class of an error decides. The hint is for messages that don't say what to do.
-_TABLE: Final[dict[type[BaseException], tuple[ExitCode, str]]] = {
-    store.Unavailable: (ExitCode.TEMPORARY, "check --store and try again"),
-    store.Corrupt: (ExitCode.INTEGRITY, "restore this object from a copy of the store"),
-    store.NotFound: (ExitCode.FILE_NOT_FOUND, "check the name and --store"),
-    store.AlreadyExists: (
-        ExitCode.CONFLICT,
-        "another writer was faster; run the same command again",
-    ),
-    store.StoreFull: (ExitCode.FAILURE, "free space, then run the same command again"),
-    store.Denied: (ExitCode.FAILURE, "check the permissions of the store"),
-    store.BadSource: (ExitCode.FAILURE, "correct the file, then run the same command again"),
-    store.InvalidPath: (ExitCode.USAGE, "rename the file"),
-    index.IndexUnavailable: (
-        ExitCode.TEMPORARY,
-        "check --index and that the server runs, then try again",
-    ),
-    index.RecordCorrupt: (ExitCode.INTEGRITY, _REBUILD),
-    index.DatasetNotFound: (
-        ExitCode.DIRECTORY_NOT_FOUND,
-        "see `dlcmd dataset ls`; check --store and --index",
-    ),
-    index.PathNotFound: (ExitCode.FILE_NOT_FOUND, "see `dlcmd ls`"),
-    index.PathConflict: (ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
-    index.IndexBehind: (ExitCode.CONFLICT, _REBUILD),
-    index.SnapshotRefused: (ExitCode.INTEGRITY, "pull or create it again"),
-    index.SnapshotStale: (
-        ExitCode.CONFLICT,
-        "take a new one with `dlcmd snapshot create`, or use --refresh",
-    ),
-    product.UsageError: (ExitCode.USAGE, "see `dlcmd --help`"),
-    product.DirectoryNotFound: (
-        ExitCode.DIRECTORY_NOT_FOUND,
-        "see `dlcmd ls` of the directory above",
-    ),
-    product.SnapshotNotFound: (ExitCode.FILE_NOT_FOUND, "see `dlcmd snapshot ls`"),
-    product.SsdUnavailable: (
-        ExitCode.TEMPORARY,
-        "check the disk, or name another folder with --ssd",
-    ),
-    product.MountpointBusy: (ExitCode.CONFLICT, "see `dlcmd mounts`"),
-    product.RegistryUnavailable: (ExitCode.TEMPORARY, "check --index and try again"),
-    product.HistoryDamaged: (ExitCode.INTEGRITY, ""),
-    product.Conflict: (ExitCode.CONFLICT, ""),
-    product.PartialFailure: (
-        ExitCode.PARTIAL,
-        "correct what is reported above, then run the same command again",
-    ),
-    product.DieselFSError: (ExitCode.FAILURE, ""),
-    index.MetadataError: (ExitCode.FAILURE, ""),
-    store.ChunkStoreError: (ExitCode.FAILURE, ""),
-    MemoryError: (ExitCode.FAILURE, "use fewer --jobs"),
+# The hint is for messages that don't say what to do.
+_HINTS: Final[dict[ExitCode, dict[type[BaseException], str]]] = {
+    ExitCode.FAILURE: {
+        store.ChunkStoreError: "",
+        store.StoreFull: "free space, then run the same command again",
+        store.Denied: "check the permissions of the store",
+        store.BadSource: "correct the file, then run the same command again",
+        index.MetadataError: "",
+        product.DieselFSError: "",
+        MemoryError: "use fewer --jobs",
+    },
+    ExitCode.USAGE: {
+        store.InvalidPath: "rename the file",
+        product.UsageError: "see `dlcmd --help`",
+    },
+    ExitCode.DIRECTORY_NOT_FOUND: {
+        index.DatasetNotFound: "see `dlcmd dataset ls`; check --store and --index",
+        product.DirectoryNotFound: "see `dlcmd ls` of the directory above",
+    },
+    ExitCode.FILE_NOT_FOUND: {
+        store.NotFound: "check the name and --store",
+        index.PathNotFound: "see `dlcmd ls`",
+        product.SnapshotNotFound: "see `dlcmd snapshot ls`",
+    },
+    ExitCode.TEMPORARY: {
+        store.Unavailable: "check --store and try again",
+        index.IndexUnavailable: "check --index and that the server runs, then try again",
+        product.SsdUnavailable: "check the disk, or name another folder with --ssd",
+        product.RegistryUnavailable: "check --index and try again",
+    },
+    ExitCode.PARTIAL: {
+        product.PartialFailure: "correct what is reported above, then run the same command again"
+    },
+    ExitCode.INTEGRITY: {
+        store.Corrupt: "restore this object from a copy of the store",
+        index.RecordCorrupt: _REBUILD,
+        index.SnapshotRefused: "pull or create it again",
+        product.HistoryDamaged: "",
+    },
+    ExitCode.CONFLICT: {
+        store.AlreadyExists: "another writer was faster; run the same command again",
+        index.PathConflict: "check with `dlcmd stat` what is there",
+        index.IndexBehind: _REBUILD,
+        index.SnapshotStale: "take a new one with `dlcmd snapshot create`, or use --refresh",
+        product.MountpointBusy: "see `dlcmd mounts`",
+        product.Conflict: "",
+    },
 }
+_TABLE: Final = {kind: (code, hint) for code, of in _HINTS.items() for kind, hint in of.items()}
+"""The exit code and the hint by class; the nearest class of an error decides."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 # By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chunkstore.counted import counted as counted
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.former_names import with_former_keys
 
@@ -88,11 +89,10 @@ class Output:
         for line in aligned(headings, rows):
             self.line(line)
 
-    def fields(self, pairs: Mapping[str, str]) -> None:
-        """Write `name: value` lines with aligned values."""
-        width = max(map(len, pairs)) + 2
-        for name, value in pairs.items():
-            self.line(f"{name + ':':<{width}}{value}")
+    def details(self, record: Mapping[str, Any], fields: Mapping[str, str]) -> None:
+        """Write one thing: its record with --json, or else `name: value` lines, aligned."""
+        width = max(map(len, fields)) + 2
+        self.result(record, *(f"{name + ':':<{width}}{value}" for name, value in fields.items()))
 
 
 def picked(values: object, names: str) -> dict[str, Any]:
@@ -108,16 +108,6 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     padded = (zip(line, widths, strict=True) for line in (headings, *cells))
     return ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded]
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 file` or `2,000 files`, with the regular plural of nouns in -y and -s too."""
-    if number != 1:
-        if noun.endswith("y"):
-            noun = f"{noun[:-1]}ies"
-        else:
-            noun = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number:,} {noun}"
 
 
 def printable(text: str) -> str:

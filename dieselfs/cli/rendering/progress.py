@@ -22,7 +22,44 @@ _DRAW_INTERVAL_S: Final = 0.1
 """The least time between two updates: one costs 30 µs, too much for every file."""
 
 
-class Lines:
+class _Display:
+    """What has been done so far; `show` is called once in `interval_s` at most."""
+
+    def __init__(
+        self, what: str, clock: Callable[[], float], interval_s: float, shown_at: float
+    ) -> None:
+        self._what, self._clock, self._interval_s = what, clock, interval_s
+        self._started, self._shown_at = clock(), shown_at
+        self._files = self._bytes = self._files_expected = self._bytes_expected = 0
+        self._lock = threading.Lock()
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        with self._lock:
+            self._files += files
+            self._bytes += size_bytes
+            if (now := self._clock()) - self._shown_at >= self._interval_s:
+                self._shown_at = now
+                self.show()
+
+    def expect(self, files: int, size_bytes: int) -> None:
+        with self._lock:
+            self._files_expected, self._bytes_expected = files, size_bytes
+
+    def show(self) -> None:
+        """Show what has been done."""
+        raise NotImplementedError
+
+    @property
+    def _elapsed_s(self) -> float:
+        return max(self._clock() - self._started, 1e-9)
+
+    @property
+    def _done(self) -> str:
+        of = f" of {self._files_expected:,}" if self._files_expected else ""
+        return f"{self._files:,}{of} {self._what}"
+
+
+class Lines(_Display):
     """A display for logs: a line every `LINE_INTERVAL_S`, or JSON objects with --json."""
 
     def __init__(
@@ -32,25 +69,12 @@ class Lines:
         clock: Callable[[], float] = time.monotonic,
         what: str = "files",
     ) -> None:
-        self._action, self._what = action, what
-        self._json = as_json
-        self._clock = clock
-        self._started = self._last_line_at = clock()
-        self._files = self._bytes = self._files_expected = self._bytes_expected = 0
-        self._lock = threading.Lock()
+        super().__init__(what, clock, LINE_INTERVAL_S, clock())
+        self._action, self._json = action, as_json
 
-    def advance(self, files: int, size_bytes: int) -> None:
-        with self._lock:
-            self._files += files
-            self._bytes += size_bytes
-            now = self._clock()
-            if now - self._last_line_at >= LINE_INTERVAL_S:
-                self._last_line_at = now
-                print(self._line(now - self._started), file=sys.stderr, flush=True)
-
-    def expect(self, files: int, size_bytes: int) -> None:
-        with self._lock:
-            self._files_expected, self._bytes_expected = files, size_bytes
+    def show(self) -> None:
+        """Print a line."""
+        print(self._line(self._elapsed_s), file=sys.stderr, flush=True)
 
     def _line(self, elapsed_s: float) -> str:
         if self._json:
@@ -65,24 +89,16 @@ class Lines:
                     "elapsed_s": round(elapsed_s, 1),
                 }
             )
-        of = f" of {self._files_expected:,}" if self._files_expected else ""
-        rate = (
-            f"{self._files / elapsed_s:,.0f} {self._what}/s, "
-            f"{human_size(self._bytes / elapsed_s)}/s"
-        )
+        rate = f"{self._files / elapsed_s:,.0f} {self._what}/s"
+        line = f"{self._action}: {self._done}, {human_size(self._bytes)}, {rate}, "
+        line += f"{human_size(self._bytes / elapsed_s)}/s"
         left_bytes = self._bytes_expected - self._bytes
-        left = (
-            f", {human_duration(left_bytes * elapsed_s / self._bytes)} left"
-            if self._bytes and left_bytes > 0
-            else ""
-        )
-        return (
-            f"{self._action}: {self._files:,}{of} {self._what}, {human_size(self._bytes)}, "
-            f"{rate}{left}"
-        )
+        if self._bytes and left_bytes > 0:
+            line += f", {human_duration(left_bytes * elapsed_s / self._bytes)} left"
+        return line
 
 
-class Bar:
+class Bar(_Display):
     """A bar over bytes, or over files if the bytes are not known beforehand; rich draws it."""
 
     def __init__(
@@ -92,35 +108,20 @@ class Bar:
         clock: Callable[[], float] = time.monotonic,
         what: str = "files",
     ) -> None:
-        self._bars, self._what = bars, what
-        self._task = bars.add_task(action, total=None, done="")
-        self._files = self._bytes = self._files_expected = 0
+        super().__init__(what, clock, _DRAW_INTERVAL_S, 0.0)
+        self._bars, self._task = bars, bars.add_task(action, total=None, done="")
         self._over_bytes = True
-        self._lock = threading.Lock()
-        self._clock = clock
-        self._started = clock()
-        self._drawn = 0.0
-
-    def advance(self, files: int, size_bytes: int) -> None:
-        with self._lock:
-            self._files += files
-            self._bytes += size_bytes
-            if (now := self._clock()) - self._drawn > _DRAW_INTERVAL_S:
-                self._drawn = now
-                self.show()
 
     def expect(self, files: int, size_bytes: int) -> None:
-        with self._lock:
-            self._files_expected, self._over_bytes = files, size_bytes > 0
+        super().expect(files, size_bytes)
+        self._over_bytes = size_bytes > 0
         self._bars.update(self._task, total=size_bytes or files)
 
     def show(self) -> None:
         """Draw what has been done so far."""
-        elapsed_s = max(self._clock() - self._started, 1e-9)
-        of = f" of {self._files_expected:,}" if self._files_expected else ""
-        done = f"{self._files:,}{of} {self._what}, {self._files / elapsed_s:,.0f}/s"
+        done = f"{self._done}, {self._files / self._elapsed_s:,.0f}/s"
         if self._bytes:
-            done += f", {human_size(self._bytes)}, {human_size(self._bytes / elapsed_s)}/s"
+            done += f", {human_size(self._bytes)}, {human_size(self._bytes / self._elapsed_s)}/s"
         completed = self._bytes if self._over_bytes else self._files
         self._bars.update(self._task, completed=completed, done=done)
 

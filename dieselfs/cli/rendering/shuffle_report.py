@@ -25,16 +25,8 @@ from dieselfs.shuffle.quality import (
 from metadata.snapshot import Snapshot
 
 _HEADINGS: Final = (
-    *(
-        "ORDER",
-        "CLASSES",
-        "5%",
-        "LAST TENTH",
-        "DISTANCE",
-        "EFFECTIVE BATCH",
-        "CHUNKS MET",
-        "MEMORY",
-    ),
+    *("ORDER", "CLASSES", "5%", "LAST TENTH", "DISTANCE", "EFFECTIVE BATCH"),
+    *("CHUNKS MET", "MEMORY"),
 )
 _GROUPS, _FULL, _DIRECTORY = "#1f6feb", "#1a7f37", "#d1242f"
 
@@ -79,9 +71,8 @@ def print_report(output: Output, snapshot: Snapshot, request: ReportRequest) -> 
         return
     output.line(
         f"{snapshot.dataset.name}@{found.snapshot}: {counted(found.files, 'file')} of "
-        f"{_classes(found.classes)} in"
-        f" {counted(found.chunks, 'chunk')}; batches of {found.batch}, seed {found.seed}, epoch "
-        f"{found.epoch}"
+        f"{counted(found.classes, 'class')} in {counted(found.chunks, 'chunk')}; batches of "
+        f"{found.batch}, seed {found.seed}, epoch {found.epoch}"
     )
     output.line()
     output.table(_HEADINGS, rows(found))
@@ -164,10 +155,6 @@ def _warning(found: ShuffleReport, dataset: str) -> list[str]:
     ]
 
 
-def _classes(number: int) -> str:
-    return "1 class" if number == 1 else f"{number:,} classes"
-
-
 def as_record(found: ShuffleReport) -> dict[str, Any]:
     """Return the whole report as a JSON record."""
     record = asdict(found)
@@ -217,14 +204,11 @@ def plot(found: ShuffleReport) -> str:
 
     classes = [groups[size].classes_per_batch.mean for size in sizes]
     distances = [groups[size].distance for size in sizes]
+    full, directory = (order.classes_per_batch.mean for order in (found.full, found.directory))
+    far = "Distance from a full shuffle"
     return draw(
         [
-            panel(
-                title,
-                classes,
-                found.full.classes_per_batch.mean,
-                found.directory.classes_per_batch.mean,
-            ),
-            panel("Distance from a full shuffle", distances, 0.0, found.directory.distance),
+            panel(title, classes, full, directory),
+            panel(far, distances, 0.0, found.directory.distance),
         ]
     )

@@ -35,7 +35,6 @@ from dieselfs.housekeeping.purge.chunk_metadata import (
 from dieselfs.housekeeping.purge.hole_check import check_holes
 from dieselfs.housekeeping.purge.purge_request import (
     DamagedChunk,
-    PlannedChunk,
     PurgePlan,
     PurgeReport,
     PurgeRequest,
@@ -84,7 +83,7 @@ def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:
     chosen = _chosen(dataset.namespace.chunks(), request)
     deletable, waiting, _ = _retired(dataset, _commits(dataset, []), request.grace_s)
     return PurgePlan(
-        tuple(PlannedChunk(fill.id, fill.live_bytes, fill.hole_bytes) for fill in chosen),
+        chosen,
         tuple(deletable),
         tuple(waiting),
         _dataset_bytes(dataset),

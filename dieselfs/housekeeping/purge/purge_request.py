@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_id import ChunkId
+from dieselfs.housekeeping.purge.selection import ChunkFill
 from dieselfs.housekeeping.retention import GRACE_S, RetiredChunk
 
 DEFAULT_LEAVE: Final = 0.01
@@ -42,21 +43,11 @@ class DamagedChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedChunk:
-    """A chunk with holes, or a small one, that a purge would retire."""
-
-    id: ChunkId
-    live_bytes: int
-    """Bytes of the files that would be moved."""
-    hole_bytes: int
-    """Bytes of the object that would be freed."""
-
-
-@dataclass(frozen=True, slots=True)
 class PurgePlan:
     """The work that a purge would do now."""
 
-    retired: tuple[PlannedChunk, ...]
+    retired: tuple[ChunkFill, ...]
+    """Chunks with holes, and small ones."""
     deletable: tuple[RetiredChunk, ...]
     """Chunks that earlier purges retired."""
     waiting: tuple[RetiredChunk, ...]

@@ -13,7 +13,7 @@ import chunkstore.errors
 import dieselfs.errors
 import metadata.errors
 from dieselfs.cli import dlcmd as dlcmd_group
-from dieselfs.cli.rendering.exit_codes import MEANINGS, ExitCode, explain
+from dieselfs.cli.rendering.exit_codes import ExitCode, explain
 from tests.dieselfs.cli.conftest import Dlcmd
 
 OUR_ERRORS = [
@@ -137,8 +137,8 @@ def test_an_interrupt_is_130(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_help_and_the_documentation_list_every_code(dlcmd: Dlcmd) -> None:
     shown = dlcmd("--help").out.decode()
     documented = (Path(__file__).parents[3] / "docs/cli.md").read_text()
-    for code, meaning in MEANINGS.items():
-        assert meaning.split(":")[0] in shown
+    for code in filter(lambda code: code.meaning, ExitCode):
+        assert code.meaning.split(":")[0] in shown
         assert f"| {int(code)} |" in documented
 
 

@@ -255,8 +255,9 @@ def test_publishing_and_pulling(
     assert other.stat().st_mode & 0o777 == 0o700
     assert lifecycle.pull(store, "pets", None, other) == other / made[2].name
     for which, name in (("9", "pets"), (None, "cars"), ("zzz", "pets")):
-        with pytest.raises(SnapshotRefused, match="dlcmd snapshot create"):
+        with pytest.raises(SnapshotNotFound, match=f"of {name}") as refused:
             lifecycle.pull(store, name, which, other)
+        assert "dlcmd snapshot create" in str(refused.value.hint)
     unpublished = lifecycle.create(dataset, tmp_path / "third", publish=False)
     assert unpublished.name == made[2].name
     assert len(lifecycle.list_published(store, "pets")) == 3
@@ -271,7 +272,7 @@ def test_an_exact_generation_is_not_a_prefix(
     lifecycle.create(dataset, folder)
     assert paths_in(lifecycle.pull(store, "pets", "2", folder))[0] == 2
     assert paths_in(lifecycle.pull(store, "pets", "20", folder))[0] == 20
-    with pytest.raises(SnapshotRefused):
+    with pytest.raises(SnapshotNotFound):
         lifecycle.pull(store, "pets", "1", folder)
 
 
@@ -340,7 +341,7 @@ def test_a_published_snapshot_of_a_former_life_goes_with_it(
 ) -> None:
     lifecycle.create(dataset, folder)
     remove_dataset(store, index, "pets")
-    with pytest.raises(SnapshotRefused):
+    with pytest.raises(SnapshotNotFound):
         lifecycle.pull(store, "pets", None, folder)
 
 
