@@ -93,8 +93,8 @@ static void prefetch_extent(const FileLookup *self, uint64_t inode)
 /* Return the inode or None, a new reference. */
 static PyObject *find(const FileLookup *self, uint64_t home, PyObject *path)
 {
-    uint64_t left = home < self->index_entries ? self->index_entries - home : 0;
-    for (uint64_t at = home, end = home + (self->reach < left ? self->reach : left); at < end && self->index[at]; at++) {
+    uint64_t end = home + self->reach < self->index_entries ? home + self->reach : self->index_entries;
+    for (uint64_t at = home; at < end && self->index[at]; at++) {
         uint64_t inode = self->index[at] - 1;
         if (inode >= self->files)
             continue;
@@ -281,7 +281,7 @@ static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keyword
     FileLookup *self = (FileLookup *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    self->reach = reach;
+    self->reach = reach < UINT32_MAX ? reach : UINT32_MAX; /* so added to a slot it does not wrap */
     self->digest = Py_NewRef(PyTuple_GET_ITEM(arguments, 1));
     bool taken = true;
     for (int i = 0; taken && i < SECTIONS; i++)
