@@ -56,8 +56,8 @@ _LOOKS_A_WINDOW: Final = 16
 Faster readers are checked more often: from peers' memory chunks arrive at GB/s.
 """
 _RETRY_S: Final = 0.05
-_BEGIN_S: Final = 10.0
-"""The time for the layout of an order, after which its reader waits no longer for it."""
+_BEGIN_S: Final = 5.0
+"""The time for the layout of an order. After it a reader is not kept waiting any longer."""
 _THREADS: Final = FETCHES + 1
 """One more than fetch at a time: an order is laid out beside them."""
 

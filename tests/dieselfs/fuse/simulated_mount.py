@@ -34,7 +34,7 @@ class NamedSnapshot(MadeSnapshot):
 
 
 class SimulatedEvents:
-    """Implements `progress_probes.Events`; `closed` is what the kernel does."""
+    """As `close_events.CloseEvents`; `closed` is what the kernel does."""
 
     def __init__(self, limit: int = 1 << 30) -> None:
         self.limit = limit

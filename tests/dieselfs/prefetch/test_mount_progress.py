@@ -25,7 +25,7 @@ class Named(MadeSnapshot):
 
 
 class Closes:
-    """Implements `progress_probes.Events`."""
+    """As `close_events.CloseEvents`."""
 
     fd, is_full = -1, False
 
