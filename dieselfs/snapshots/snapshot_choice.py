@@ -14,6 +14,7 @@ from dieselfs.snapshots import lifecycle
 from dieselfs.snapshots.tagging import resolved
 from metadata.errors import SnapshotRefused, SnapshotStale
 from metadata.snapshot import Snapshot
+from metadata.snapshot_folder import file_name, publish
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
@@ -62,8 +63,6 @@ def import_snapshot(path: Path, dataset: str, folder: Path) -> Path:
 
     Nothing else may map the copy, write to it or truncate it.
     """
-    from metadata.snapshot_folder import file_name, publish
-
     try:
         known = _adopted(path, dataset, folder)
         if known is not None:
@@ -84,8 +83,6 @@ def import_snapshot(path: Path, dataset: str, folder: Path) -> Path:
 
 def _adopted(path: Path, dataset: str, folder: Path) -> Path | None:
     """Return the local copy of a snapshot file; None if there is none with the same content."""
-    from metadata.snapshot_folder import file_name
-
     with Snapshot.open(path) as original:
         check_dataset(original, dataset, path)
         copy = folder / file_name(dataset, original.id)

@@ -88,31 +88,31 @@ def damaged_files(
         whole = _read(fd, start, end - start) if end - start <= 2 * MAX_WHOLE_BYTES else None
         for inode in some.tolist():
             at, length = layout.start_byte(inode), _padded(snapshot.size(inode))
-            pieces: Iterator[memoryview | None]
+            parts: Iterator[memoryview | None]
             if whole is not None:
-                pieces = iter([whole[at - start : at - start + length]])
+                parts = iter([whole[at - start : at - start + length]])
             else:  # a large file, or a bad sector: its neighbours may be sound
-                pieces = _pieces(fd, at, length)
-            if not _is_sound(snapshot, inode, pieces):
+                parts = _parts_of(fd, at, length)
+            if not _is_sound(snapshot, inode, parts):
                 damaged.append(inode)
     return damaged
 
 
-def _is_sound(snapshot: Snapshot, inode: int, pieces: Iterator[memoryview | None]) -> bool:
+def _is_sound(snapshot: Snapshot, inode: int, parts: Iterator[memoryview | None]) -> bool:
     """Return True if these are a file's bytes, and zeros up to the end of its last block."""
     digest, left = xxhash.xxh3_64(), snapshot.size(inode)
-    for piece in pieces:
-        if piece is None:
+    for part in parts:
+        if part is None:
             return False
-        digest.update(piece[:left])
-        padding = piece[left:] if left < len(piece) else b""
+        digest.update(part[:left])
+        padding = part[left:] if left < len(part) else b""
         if padding != _ZEROS[: len(padding)]:
             return False
-        left -= min(left, len(piece))
+        left -= min(left, len(part))
     return bool(digest.intdigest() == snapshot.extent(inode).hash)
 
 
-def _pieces(fd: int, start: int, length: int) -> Iterator[memoryview | None]:
+def _parts_of(fd: int, start: int, length: int) -> Iterator[memoryview | None]:
     for at in range(0, length, _STEP_BYTES):
         yield _read(fd, start + at, min(_STEP_BYTES, length - at))
 

@@ -18,18 +18,14 @@ def ssd_options(folder_help: str) -> Decorator:
         click.option("--ssd", metavar="FOLDER", help=folder_help),
         size_option(
             "--ssd-size",
-            help_text=(
-                "Budget of the SSD tier (default: as before; for a new one, four fifths of the "
-                "free space)."
-            ),
+            help_text="Budget of the SSD tier (default: as before; for a new one, four fifths of "
+            "the free space).",
         ),
         click.option(
             "--ssd-admission",
             type=click.Choice(["all", "reject-first"]),
-            help=(
-                "Which chunks to insert: all that a read misses (default), or those missed for a "
-                "second time."
-            ),
+            help="Which chunks to insert: all that a read misses (default), or those missed for a "
+            "second time.",
         ),
         click.option(
             "--ssd-eviction",
@@ -42,10 +38,8 @@ def ssd_options(folder_help: str) -> Decorator:
 ssd_warmup_option: Final = click.option(
     "--ssd-warmup/--no-ssd-warmup",
     default=None,
-    help=(
-        "Load the whole dataset onto the SSD in the background; reads go first (`dlcmd stats` "
-        "shows the progress)."
-    ),
+    help="Load the whole dataset onto the SSD in the background; reads go first (`dlcmd stats` "
+    "shows the progress).",
 )
 """The warm-up option of commands that read one dataset."""
 
@@ -66,11 +60,9 @@ cache_cluster_options: Final = option_group(
     click.option(
         "--cache-cluster",
         metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
-        help=(
-            "Read through the nodes of this cache cluster, found in the index's Redis or by "
-            "this list (see `dlcmd serve`). none: through no cache cluster, whatever is "
-            "configured."
-        ),
+        help="Read through the nodes of this cache cluster, found in the index's Redis or by "
+        "this list (see `dlcmd serve`). none: through no cache cluster, whatever is "
+        "configured.",
     ),
     former_option("--ring", "cache_cluster"),
     cache_cluster_secret_option(),
@@ -82,18 +74,14 @@ peer_options: Final = option_group(
     click.option(
         "--peers",
         metavar="redis|torch|HOST:PORT,…",
-        help=(
-            "Share memory with the task's other nodes, found in the index's Redis, by the "
-            "variables of a PyTorch job, or by this list."
-        ),
+        help="Share memory with the task's other nodes, found in the index's Redis, by the "
+        "variables of a PyTorch job, or by this list.",
     ),
     click.option(
         "--peer-listen",
         metavar="ADDRESS[:PORT]",
-        help=(
-            "Address at which peers reach this node (default: 127.0.0.1; with a list, this "
-            "node's entry)."
-        ),
+        help="Address at which peers reach this node (default: 127.0.0.1; with a list, this "
+        "node's entry).",
     ),
     click.option(
         "--peer-advertise",
@@ -107,17 +95,13 @@ peer_options: Final = option_group(
     click.option(
         "--secret-file",
         metavar="FILE",
-        help=(
-            "File with the secret that peers prove to each other; `dlcmd task secret` makes one."
-        ),
+        help="File with the secret that peers prove to each other; `dlcmd task secret` makes one.",
     ),
     click.option(
         "--cache-policy",
         type=click.Choice(["oneshot", "on-demand"]),
-        help=(
-            "When this node fetches its share: at the start, or each chunk at its first use "
-            "(default)."
-        ),
+        help="When this node fetches its share: at the start, or each chunk at its first use "
+        "(default).",
     ),
     click.option("--no-share", is_flag=True, help="Give peers no memory; only read from theirs."),
 )

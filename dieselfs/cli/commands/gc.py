@@ -43,10 +43,8 @@ _A_DAY_S = 86_400
 @click.option(
     "--local",
     is_flag=True,
-    help=(
-        "Also find local snapshot files that are incomplete or of a former dataset of the "
-        "name. Don't use it if another store has a dataset of that name."
-    ),
+    help="Also find local snapshot files that are incomplete or of a former dataset of the "
+    "name. Don't use it if another store has a dataset of that name.",
 )
 @click.option(
     "--unreadable-leases",

@@ -51,17 +51,13 @@ _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
 @click.option(
     "--sort",
     type=click.Choice(list(_SORT_KEYS)),
-    help=(
-        "Sort by name, or with the largest or the newest first. All is read before it is printed."
-    ),
+    help="Sort by name, or with the largest or the newest first. All is read before it is printed.",
 )
 @click.option(
     "--cached",
     is_flag=True,
-    help=(
-        "Show how much of each file's chunk is on the SSD (all, part, none), and if it is "
-        "in node memory."
-    ),
+    help="Show how much of each file's chunk is on the SSD (all, part, none), and if it is "
+    "in node memory.",
 )
 @click.option(
     "--ssd",

@@ -52,10 +52,8 @@ _MAX_CHUNK_BYTES = 1 << 30
     type=click.Choice(["scatter", "path", "given"]),
     default="scatter",
     show_default=True,
-    help=(
-        "How files share chunks: scatter mixes classes (best for shuffled training); path "
-        "and given keep that order, and pack with one process, whatever -j says."
-    ),
+    help="How files share chunks: scatter mixes classes (best for shuffled training); path "
+    "and given keep that order, and pack with one process, whatever -j says.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the scatter order.")
 @size_option(

@@ -47,18 +47,14 @@ _SHOWN: Final = 1000
 @click.option(
     "--since",
     metavar="WHEN",
-    help=(
-        "Apply only the commits after WHEN again; the index must be complete up to then. "
-        "WHEN is a generation, a time, or 2h for two hours ago."
-    ),
+    help="Apply only the commits after WHEN again; the index must be complete up to then. "
+    "WHEN is a generation, a time, or 2h for two hours ago.",
 )
 @click.option(
     "--until",
     metavar="WHEN",
-    help=(
-        "Make the dataset as it was then: a snapshot, published in the store, or with "
-        "--to an index that stays there."
-    ),
+    help="Make the dataset as it was then: a snapshot, published in the store, or with "
+    "--to an index that stays there.",
 )
 @click.option("--to", metavar="URL", help="Make another index, and leave the present one alone.")
 @click.option("--check", is_flag=True, help="Compare the index with the store; change nothing.")

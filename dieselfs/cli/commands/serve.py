@@ -52,10 +52,8 @@ CLOSE_S: Final = 4.0
 @click.option(
     "--advertise",
     metavar="HOST",
-    help=(
-        "Host that clients connect to, if it differs from --listen. With the port it is "
-        "this node's name."
-    ),
+    help="Host that clients connect to, if it differs from --listen. With the port it is "
+    "this node's name.",
 )
 @click.option(
     "--cache-cluster",

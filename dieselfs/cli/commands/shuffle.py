@@ -53,10 +53,8 @@ _DEFAULT_GROUP: Final = 100
     type=_COUNT,
     multiple=True,
     metavar="N",
-    help=(
-        "Chunks that are shuffled together: the memory that a reader needs (default: 100; "
-        "with --report, several may be given)."
-    ),
+    help="Chunks that are shuffled together: the memory that a reader needs (default: 100; "
+    "with --report, several may be given).",
 )
 @click.option(
     "--rank",
@@ -82,10 +80,8 @@ _DEFAULT_GROUP: Final = 100
 @click.option(
     "--labels",
     type=click.Choice(["parent", "top"]),
-    help=(
-        "With --report: a file's class is the directory that it is in (parent, the "
-        "default), or the first one below --under (top)."
-    ),
+    help="With --report: a file's class is the directory that it is in (parent, the "
+    "default), or the first one below --under (top).",
 )
 @click.option(
     "--under", metavar="DIR", help="With --report: only files below this directory, such as train."

@@ -107,11 +107,11 @@ def _tags(context: CommandContext, store: ObjectStore, ref: DatasetRef) -> dict[
     """Return the tags of each snapshot id. Tags that can't be read are reported."""
     from chunkstore.tags import current, read_tags
 
-    survey = read_tags(store, ref)
-    for name, reason in survey.damaged.items():
+    listing = read_tags(store, ref)
+    for name, reason in listing.damaged.items():
         context.output.note(f"tag {name} can't be read: {reason}")
     found: dict[str, list[str]] = {}
-    for tag in current(survey, ref):
+    for tag in current(listing, ref):
         found.setdefault(tag.snapshot_id, []).append(tag.name)
     return found
 

@@ -60,10 +60,8 @@ if TYPE_CHECKING:
 @click.option(
     "--pin-mount",
     is_flag=True,
-    help=(
-        "Write all files as one local file, over which `dlcmd mount` needs no daemon; "
-        "with --check: compare that file, byte by byte."
-    ),
+    help="Write all files as one local file, over which `dlcmd mount` needs no daemon; "
+    "with --check: compare that file, byte by byte.",
 )
 @click.option("--unpin-mount", is_flag=True, help="Remove the file of --pin-mount.")
 @click.option(

@@ -80,10 +80,9 @@ def check(context: CommandContext, snapshot: Snapshot, settings: SsdSettings) ->
             output.line(f"damaged: {output.name(path)}")
         output.line(f"{name}: {len(damaged):,} of {counted(snapshot.file_count, 'file')} damaged")
         if damaged:
-            dataset = snapshot.dataset.name
             output.note(
-                f"write it again: dlcmd warmup --unpin-mount {dataset}; dlcmd warmup "
-                f"--pin-mount {name}"
+                f"write it again: dlcmd warmup --unpin-mount {snapshot.dataset.name}; dlcmd "
+                f"warmup --pin-mount {name}"
             )
     if paths is None:
         return ExitCode.FOUND

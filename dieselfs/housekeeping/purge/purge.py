@@ -287,11 +287,11 @@ class _Purge:
         moved: Sequence[SealedChunk] = (),
         collection: TombstoneCollection | None = None,
     ) -> None:
-        retirement = retire(self.dataset, chunks_metadata, moved, collection)
+        commit, dropped = retire(self.dataset, chunks_metadata, moved, collection)
         self.rounds += 1
         self.chunks_retired += len(chunks_metadata)
-        self.chunks_added += len(retirement.commit.added)
-        self.deletions_dropped += retirement.rewrite.dropped
+        self.chunks_added += len(commit.added)
+        self.deletions_dropped += dropped
 
     def _read_metadata(
         self, ids: Sequence[ChunkId], chunks: Mapping[bytes, ChunkRecord]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_id import ChunkId
@@ -40,21 +39,13 @@ _REPETITIONS: Final = 3
 """The repetitions of a commit that was not answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retirement:
-    """A commit that retired chunks."""
-
-    commit: Commit
-    rewrite: TombstoneRewrite
-
-
 def retire(
     dataset: Dataset,
     chunks_metadata: Sequence[ChunkMetadata],
     moved: Sequence[SealedChunk] = (),
     collection: TombstoneCollection | None = None,
-) -> Retirement:
-    """Commit and publish: retire the chunks of `chunks_metadata` and add those of `moved`.
+) -> tuple[Commit, int]:
+    """Retire `chunks_metadata` and add `moved`; return the commit, and the tombstones dropped.
 
     `moved` are stored already and hold all live files. Tombstones are dropped as far as
     `collection` allows; without it all are rewritten. Raises `Conflict` if another purge was
@@ -84,7 +75,7 @@ def retire(
             discard(dataset, added[len(moved) :])
             continue
         dataset.publish(commit, [chunk.head for chunk in added])
-        return Retirement(commit, rewrite)
+        return commit, rewrite.dropped
     discard(dataset, moved)
     raise Conflict(
         f"cannot commit to dataset {dataset.ref.name}: in each of {_TRIES} tries a writer "
