@@ -15,7 +15,7 @@ from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.directory_entries import DIRECTORY_TYPE, FILE_TYPE
 from dieselfs.fuse.requests.errnos import logged_errno
-from dieselfs.fuse.requests.kernel_connection import PENDING, Answer, KernelRequest, Part
+from dieselfs.fuse.requests.kernel_connection import Answer, KernelRequest, Part, Pending
 from dieselfs.fuse.requests.kernel_protocol import (
     BATCH_FORGET_IN,
     DIRECTORY_ENTRY,
@@ -28,7 +28,7 @@ from dieselfs.fuse.requests.nodes import CONTROL_NODE, DATASET_NODES, FIRST_CONT
 from dieselfs.fuse.requests.pending_reads import PendingReads
 
 CONTROL_THREADS: Final = 4
-"""The size of the pool for requests that block: one slow plan or list does not stop the others."""
+"""The most requests that wait at a time: one slow plan or list does not stop the others."""
 _MAY_BLOCK: Final = frozenset([Opcode.LOOKUP, Opcode.READ])
 _NO_ATTRIBUTES: Final = bytes(128)
 """READDIRPLUS: node 0 marks an entry without attributes, so that no look-up is counted."""
@@ -44,17 +44,17 @@ class ControlRequests:
         self,
         control: ControlDirectory,
         owner: Owner,
-        threads: PendingReads,
+        pending: PendingReads,
         reply: Reply,
         *,
         directory: int = CONTROL_NODE,
     ) -> None:
-        """`threads` run what may block, and answer it by `reply`.
+        """Requests that may block are `pending`, and answered by `reply`.
 
         `directory` is the number by which the kernel knows the control directory itself.
         """
         self._control, self._owner, self._directory = control, owner, directory
-        self._threads, self._reply = threads, reply
+        self._pending, self._reply = pending, reply
         self._answers: dict[int, Callable[[KernelRequest], Sequence[Part]]] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -72,8 +72,7 @@ class ControlRequests:
         if request.opcode not in _MAY_BLOCK:
             return self._answer(request)
         kept = request._replace(body=memoryview(bytes(request.body)))
-        self._threads.submit(lambda: self._reply(kept.unique, self._answer(kept)))
-        return PENDING
+        return Pending(self._pending.submit(lambda: self._reply(kept.unique, self._answer(kept))))
 
     def _answer(self, request: KernelRequest) -> Sequence[Part] | int:
         try:

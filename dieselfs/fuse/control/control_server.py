@@ -30,11 +30,11 @@ class ControlServer:
         connection: KernelConnection,
         control: ControlDirectory,
         owner: Owner,
-        threads: PendingReads,
+        pending: PendingReads,
         reply: Reply,
     ) -> None:
-        """`threads` run the requests that may block, and answer them by `reply`."""
-        self._control = ControlRequests(control, owner, threads, reply, directory=ROOT_NODE)
+        """Requests that may block are `pending`, and answered by `reply`."""
+        self._control = ControlRequests(control, owner, pending, reply, directory=ROOT_NODE)
         self._answers: dict[int, Callable[[KernelRequest], Answer]] = {
             **ReadOnlyRequests(connection, statfs_reply(0, 0, MAX_NAME_BYTES)).answers,
             Opcode.GETXATTR: lambda request: get_extended_attribute(request, {}),

@@ -52,7 +52,7 @@ class ControlMount:
         self._ends = threading.Event()
         self._reply_lock = threading.Lock()
         self._is_closed = False
-        self._pending = PendingReads(CONTROL_THREADS, "control")
+        self._pending = PendingReads(CONTROL_THREADS)
         self._connection = KernelConnection(fuse, is_tree=True)
         server = ControlServer(self._connection, control, owner, self._pending, self._reply)
         self._connection.start(server, self._ends.set)

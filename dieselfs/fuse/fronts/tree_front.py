@@ -31,7 +31,7 @@ class TreeFront:
 
     def __init__(self, parts: FrontParts, choice: FrontChoice) -> None:
         self._parts, self.choice = parts, choice
-        self._pending = PendingReads(CONTROL_THREADS, "control")
+        self._pending = PendingReads(CONTROL_THREADS)
         if parts.resumes:
             [fuse] = parts.handed.descriptors["fuse"]
             self._serve(fuse)

@@ -3,8 +3,8 @@
 A short reply would truncate a file for its reader, and EROFS fills a short reply with zeros; both
 are silent. So every length is checked, and an answer has all ranges or is an errno.
 
-Cached bytes are answered in the thread that asks. Other bytes are read in a thread of
-`PendingReads`, which then replies.
+Cached bytes are answered at once. Other bytes are read by the same thread, which then replies, but
+only when another thread receives in its place (`PendingReads`).
 
 After a refused readahead the kernel asks at once for the single page that its reader waits for.
 After an outage that lasted until the timeout, that would be the same wait a second time. So such a
@@ -25,7 +25,7 @@ from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
 from dieselfs.cache.ports.block import is_whole
 from dieselfs.fuse.requests.errnos import logged_errno
-from dieselfs.fuse.requests.kernel_connection import PENDING, Answer, Part
+from dieselfs.fuse.requests.kernel_connection import Answer, Part, Pending
 from dieselfs.fuse.requests.pending_reads import PendingReads
 
 LONG_FAILURE_S: Final = 1.0
@@ -114,10 +114,10 @@ class FileReader:
         return ReaderStatistics(*counts, self._past_end, self._refused)
 
     def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
-        """Answer one READ: all its parts if they are in memory, else `PENDING`.
+        """Answer one READ: all its parts if they are in memory, else `Pending`.
 
-        `reply` is called later for a pending READ. Never blocks and never raises: an error becomes
-        an errno, and a line about `subject` in the log.
+        The work of a pending READ calls `reply`. Never blocks and never raises: an error becomes an
+        errno, and a line about `subject` in the log.
         """
         try:
             parts = self.peek_all(wanted)
@@ -200,8 +200,8 @@ class FileReader:
     def _later(self, wanted: Sequence[Wanted], reply: Reply, subject: object) -> Answer:
         with self._lock:
             self._thread_reads += 1
-        self._pending.submit(lambda: reply(self._late_answer(wanted, subject)))
-        return PENDING
+        work = self._pending.submit(lambda: reply(self._late_answer(wanted, subject)))
+        return Pending(work)
 
     def _late_answer(self, wanted: Sequence[Wanted], subject: object) -> Sequence[Part] | int:
         """Return a late answer; a small READ loads the chunk of its first range at most.

@@ -6,8 +6,9 @@ A connection outlives the process that serves it as long as any process holds it
 process may take one over: the kernel is asked to send again the requests that the former process
 has received and not answered (FUSE_NOTIFY_RESEND, Linux 6.9).
 
-A request takes one `read` and one `write`, without the interpreter's lock. A handler that must wait
-for a store hands its request to other threads (`PENDING`) and answers it later.
+A request takes one `read` and one `write`, without the interpreter's lock. A request that must wait
+for a store is answered by the thread that received it, while another one receives
+(`receiving_threads`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from dieselfs.fuse.requests.in_flight import InFlight
@@ -32,12 +34,11 @@ from dieselfs.fuse.requests.kernel_protocol import (
     answer_init,
     resend_notification,
 )
+from dieselfs.fuse.requests.receiving_threads import Receive, ReceivingThreads, Work
 
 log = logging.getLogger(__name__)
 
 Part: TypeAlias = bytes | memoryview
-THREADS: Final = 2
-"""One more than one, so that a request does not wait behind a large reply."""
 _AGAIN: Final = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _UNMOUNTED: Final = (errno.ENODEV, errno.EBADF, errno.ECONNABORTED)
 
@@ -54,14 +55,16 @@ class KernelRequest(NamedTuple):
     """The body, valid until the handler returns."""
 
 
-class AnsweredLater:
-    """The only instance, `PENDING`, says that a request is answered later."""
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The answer to a request that must wait: it is answered later."""
+
+    work: Work | None
+    """The work that replies, for the thread that received the request; None: another one has it."""
 
 
-PENDING: Final = AnsweredLater()
-
-Answer: TypeAlias = Sequence[Part] | int | AnsweredLater
-"""Parts of a reply, an errno, or `PENDING`."""
+Answer: TypeAlias = Sequence[Part] | int | Pending
+"""Parts of a reply, an errno, or `Pending`."""
 
 
 class Handler(Protocol):
@@ -87,11 +90,11 @@ class KernelConnection:
         self.counts: dict[str, int] = {}
         """Requests by kind."""
         self._is_tree = is_tree
-        self._ended = threading.Event()
+        self._threads = ReceivingThreads(self._receiver)
+        self._handler: Handler
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """The descriptor that wakes the threads; -1, and closed, when all have ended."""
         self._stop_lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
         self._on_lost: Callable[[], None] = lambda: None
 
     def start(self, handler: Handler, on_lost: Callable[[], None] = lambda: None) -> None:
@@ -100,13 +103,8 @@ class KernelConnection:
         `on_lost` is called once, in one of the threads, when the kernel has ended the connection.
         """
         os.set_blocking(self.fd, False)
-        self._on_lost = on_lost
-        for number in range(THREADS):
-            thread = threading.Thread(
-                target=self._serve, args=(handler,), name=f"fuse-{number}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+        self._handler, self._on_lost = handler, on_lost
+        self._threads.start()
 
     def take_over(self) -> None:
         """Handle the requests that a killed server left unanswered. Call it before `start`.
@@ -139,14 +137,15 @@ class KernelConnection:
             self.reply(unique, errno.EIO)
 
     def stop(self, timeout_s: float = 1.0) -> bool:
-        """Receive no more requests; False if a thread is still at work after so long."""
-        self._ended.set()
+        """Receive no more requests; False if a thread is still receiving after so long.
+
+        Requests that wait are still answered.
+        """
+        self._threads.end()
         with self._stop_lock:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
-            for thread in self._threads:
-                thread.join(timeout_s)
-            has_ended = not any(thread.is_alive() for thread in self._threads)
+            has_ended = self._threads.wait_for_end(timeout_s)
             if has_ended and self._wake >= 0:
                 os.close(self._wake)
                 self._wake = -1
@@ -183,47 +182,54 @@ class KernelConnection:
             return False
         return True
 
-    def _serve(self, handler: Handler) -> None:
+    def _receiver(self) -> Receive:
+        """Return the function by which one thread receives."""
         buffer = bytearray(REQUEST_BYTES)
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        while not self._ended.is_set():
+        poll = select.epoll()
+        poll.register(self.fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)  # wakes one thread
+        poll.register(self._wake, select.EPOLLIN)
+
+        def receive() -> Work | None:
             try:
                 received = os.readv(self.fd, [buffer])
             except BlockingIOError:
                 poll.poll()
-                continue
+                return None
             except OSError as error:
-                if error.errno in _AGAIN:
-                    continue
-                self._lose(error)
-                return
-            self._take(handler, memoryview(buffer)[:received])
+                if error.errno not in _AGAIN:
+                    self._lose(error)
+                return None
+            self._threads.note_request()
+            return self._take(memoryview(buffer)[:received])
 
-    def _take(self, handler: Handler, message: memoryview) -> None:
+        return receive
+
+    def _take(self, message: memoryview) -> Work | None:
+        """Answer a request, or return the work that will."""
         _, opcode, unique, node, _, _, pid, _, _ = IN_HEADER.unpack_from(message)
         body = message[IN_HEADER.size :]
         if opcode == Opcode.INIT:
             self.agreed, reply = answer_init(body, is_tree=self._is_tree)
             self.reply(unique, [reply])
-            return
+            return None
         if self._in_flight is not None and opcode not in NO_REPLY:
             self._in_flight.begin(unique)
         kind = NAMES.get(opcode) or f"opcode {opcode}"
         self.counts[kind] = self.counts.get(kind, 0) + 1
         try:
-            answer = handler.answer(KernelRequest(opcode, unique, node, pid, body))
+            answer = self._handler.answer(KernelRequest(opcode, unique, node, pid, body))
         except Exception:
             log.exception("%s of node %d failed unexpectedly: EIO", kind, node)
             answer = errno.EIO
-        if opcode not in NO_REPLY and not isinstance(answer, AnsweredLater):
+        if isinstance(answer, Pending):
+            return answer.work
+        if opcode not in NO_REPLY:
             self.reply(unique, answer)
+        return None
 
     def _lose(self, error: OSError) -> None:
         if error.errno not in _UNMOUNTED:
             log.error("the connection is lost: %s", error)
-        if not self._ended.is_set():
-            self._ended.set()
+        if self._threads.end():
             os.eventfd_write(self._wake, 1)
             self._on_lost()

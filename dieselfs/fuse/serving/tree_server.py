@@ -2,8 +2,8 @@
 
 The kernel keeps names, attributes and pages for good, since a process serves one snapshot and its
 nodes never change their meaning. Everything but a READ of bytes that are not in memory is answered
-from the snapshot's map at once; such READs, and what may block in the control directory, have
-threads of their own.
+from the snapshot's map at once; such READs, and what may block in the control directory, are
+pending (`pending_reads`).
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ class TreeServer:
         owner: Owner,
         reader: FileReader,
         control: ControlDirectory,
-        control_threads: PendingReads,
+        control_pending: PendingReads,
         note_read: Callable[[int], None] = lambda inode: None,
     ) -> None:
         """Create a server.
 
-        `control_threads` answer the control directory, also while all others wait for a store.
+        `control_pending` has the requests of the control directory that may block: they are
+        answered also while READs wait for a store.
         `note_read` is called with the snapshot inode of each READ.
         """
         self._connection, self._snapshot, self._owner = connection, snapshot, owner
         self._reader, self._note_read = reader, note_read
-        self._control = ControlRequests(control, owner, control_threads, connection.reply)
+        self._control = ControlRequests(control, owner, control_pending, connection.reply)
         self._control_entry = control.attributes(CONTROL_NODE).entry(owner)
         self._listings = TreeListings(snapshot, owner, hidden=CONTROL_NAME)
         self._subdirectory_counts = snapshot.columns.directory_directory_count

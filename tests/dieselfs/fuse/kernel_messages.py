@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from dieselfs.fuse.requests.kernel_connection import AnsweredLater, Handler, KernelRequest, Part
+from dieselfs.fuse.requests.kernel_connection import Handler, KernelRequest, Part, Pending
 from dieselfs.fuse.requests.kernel_protocol import Init, Opcode
 
 _READ_IN = struct.Struct("=QQIIQII")
@@ -52,7 +52,9 @@ class FakeConnection:
     def ask(self, server: Handler, request: KernelRequest) -> bytes | int:
         """The server's answer, also if it comes later."""
         answer = server.answer(request)
-        if isinstance(answer, AnsweredLater):
+        if isinstance(answer, Pending):
+            assert answer.work is not None
+            answer.work()
             unique, answer = self.replies.get(timeout=10)
             assert unique == request.unique
         return answer if isinstance(answer, int) else joined(answer)

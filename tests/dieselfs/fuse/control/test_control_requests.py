@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from chunkstore.errors import Corrupt, Denied, NotFound, Unavailable
 from dieselfs.fuse.control.control_requests import ControlRequests
 from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.errnos import RequestRefused
-from dieselfs.fuse.requests.kernel_connection import PENDING
+from dieselfs.fuse.requests.kernel_connection import Pending
 from dieselfs.fuse.requests.kernel_protocol import Opcode
 from dieselfs.fuse.requests.nodes import CONTROL_NODE
 from dieselfs.fuse.requests.pending_reads import PendingReads
@@ -25,11 +24,8 @@ class Control:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.gate = threading.Event()
-        self.gate.set()
 
     def read(self, node: int, start: int, size: int) -> memoryview:
-        self.gate.wait(10)
         if self.error is not None:
             raise self.error
         return memoryview(b"%d" % node)
@@ -50,9 +46,9 @@ def connection() -> FakeConnection:
 
 @pytest.fixture
 def requests(control: Any, connection: FakeConnection) -> Iterator[ControlRequests]:
-    threads = PendingReads(1)
-    yield ControlRequests(control, Owner(1, 2), threads, connection.reply)
-    threads.close()
+    pending = PendingReads(1)
+    yield ControlRequests(control, Owner(1, 2), pending, connection.reply)
+    pending.close()
 
 
 READ = read_request(Opcode.READ, 42, 0, 100)
@@ -65,13 +61,14 @@ def test_replies_pass(requests: ControlRequests, connection: FakeConnection) -> 
 def test_a_request_that_blocks_is_answered_later_and_keeps_its_body(
     requests: ControlRequests, control: Control, connection: FakeConnection
 ) -> None:
-    control.gate.clear()
     body = bytearray(READ.body)
-    assert requests.answer(READ._replace(body=memoryview(body))) is PENDING
+    answer = requests.answer(READ._replace(body=memoryview(body)))
     body[:] = bytes(len(body))  # the next request of the kernel
     assert connection.ask(requests, request(Opcode.READDIR, CONTROL_NODE, bytes(40))) == b""
     assert connection.replies.empty()
-    control.gate.set()
+    assert isinstance(answer, Pending)
+    assert answer.work is not None
+    answer.work()
     assert connection.replies.get(timeout=10) == (READ.unique, [b"42"])
 
 

@@ -95,7 +95,8 @@ def test_a_forget_that_fails_is_logged_and_not_answered(
     monkeypatch.setattr(os, "writev", lambda fd, parts: sent.append(parts))
     message = IN_HEADER.pack(IN_HEADER.size, Opcode.FORGET, 3, 5, 0, 0, 1, 0, 0)  # no number
     connection = KernelConnection(-1, is_tree=True)
-    connection._take(served.server, memoryview(message))
+    connection._handler = served.server
+    connection._take(memoryview(message))
     assert "forget of node 5 failed unexpectedly" in caplog.text
     assert sent == []
     connection.stop()

@@ -14,7 +14,7 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
 from dieselfs.fuse.requests import file_reader
 from dieselfs.fuse.requests.file_reader import FileRange, FileReader, ReaderStatistics
-from dieselfs.fuse.requests.kernel_connection import PENDING
+from dieselfs.fuse.requests.kernel_connection import Answer, Pending
 from dieselfs.fuse.requests.pending_reads import PendingReads
 
 CONTENT = bytes(range(256)) * 4
@@ -63,6 +63,13 @@ def pending() -> Iterator[PendingReads]:
     pool.close()
 
 
+def run(answer: Answer) -> None:
+    """Do what the thread of a connection does."""
+    assert isinstance(answer, Pending)
+    assert answer.work is not None
+    answer.work()
+
+
 def late(replies: "SimpleQueue[Any]") -> bytes | int:
     """What was replied later."""
     answer: Sequence[bytes] | int = replies.get(timeout=10)
@@ -77,13 +84,14 @@ def test_a_hit_crosses_no_thread(pending: PendingReads) -> None:
     assert (source.threads, reader.statistics()) == (set(), ReaderStatistics(bytes_read=20))
 
 
-def test_a_miss_is_read_in_another_thread(pending: PendingReads) -> None:
+def test_a_miss_is_read_when_the_thread_has_given_up_its_place(pending: PendingReads) -> None:
     source, replies = Source(in_memory=False), SimpleQueue[Any]()
     reader = FileReader(source, pending)
-    assert reader.answer_file(FILE, 10, 20, replies.put) is PENDING
+    answer = reader.answer_file(FILE, 10, 20, replies.put)
+    assert source.threads == set()
+    run(answer)
     assert late(replies) == CONTENT[10:30]
-    assert source.threads
-    assert threading.get_ident() not in source.threads
+    assert source.threads == {threading.get_ident()}
     found = reader.statistics()
     assert (found.thread_reads, found.bytes_read) == (1, 20)
 
@@ -95,7 +103,11 @@ def test_ranges_of_many_files_and_known_bytes_are_one_answer(
     reader, replies = FileReader(Source(in_memory), pending), SimpleQueue[Any]()
     wanted = [FileRange(OTHER, 1000, 24), bytes(100), FileRange(FILE, 0, 1024), bytes(5)]
     answer: Any = reader.answer(wanted, replies.put)
-    content = late(replies) if answer is PENDING else b"".join(answer)
+    if in_memory:
+        content: bytes | int = b"".join(answer)
+    else:
+        run(answer)
+        content = late(replies)
     assert content == CONTENT[1000:] + bytes(100) + CONTENT + bytes(5)
     assert reader.statistics().bytes_read == 1048
     assert reader.statistics().thread_reads == (not in_memory)
@@ -137,7 +149,7 @@ def test_a_failure_that_took_long_is_the_next_answer_too(
     reader, replies = FileReader(Out(in_memory=False), pending), SimpleQueue[Any]()
     for after_s, reads, refused in ((0.0, 1, 0), (0.5, 1, 1), (1.0, 2, 1)):
         clock[0] += after_s
-        assert reader.answer_file(FILE, 10, 20, replies.put, "file 7") is PENDING
+        run(reader.answer_file(FILE, 10, 20, replies.put, "file 7"))
         assert late(replies) == errno.EIO
         assert (len(asked), reader.statistics().refused) == (reads, refused)
     assert "read of file 7: EIO: Unavailable: out" in caplog.text
@@ -150,6 +162,8 @@ def test_a_short_answer_is_never_passed_on(
     for in_memory in (True, False):
         reader = FileReader(Source(in_memory, cut=1), pending)
         answer = reader.answer_file(FILE, 10, 20, replies.put)
+        if not in_memory:
+            run(answer)
         assert (answer if in_memory else late(replies)) == errno.EIO
         assert reader.statistics().bytes_read == 0
         with pytest.raises(Corrupt, match="read 19 bytes instead of 20"):
@@ -170,7 +184,7 @@ def test_a_bug_is_eio_with_a_traceback(
 
     replies = SimpleQueue[Any]()
     assert FileReader(Broken(True), pending).answer_file(FILE, 0, 1, replies.put) == errno.EIO
-    assert FileReader(Broken(False), pending).answer_file(FILE, 0, 1, replies.put) is PENDING
+    run(FileReader(Broken(False), pending).answer_file(FILE, 0, 1, replies.put))
     assert late(replies) == errno.EIO
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
 
@@ -180,7 +194,7 @@ def test_only_the_chunk_that_is_asked_for_is_loaded(pending: PendingReads) -> No
     source = Source(False)
     third = FileExtent(ChunkRef(ChunkId(bytes(15) + b"2"), 64, len(CONTENT)), 0, len(CONTENT), 0)
     wanted = [FileRange(FILE, 1000, 24), FileRange(FILE, 0, 8), FileRange(third, 0, 16)]
-    assert FileReader(source, pending).answer(wanted, replies.put) is PENDING
+    run(FileReader(source, pending).answer(wanted, replies.put))
     assert late(replies) == CONTENT[1000:] + CONTENT[:8] + CONTENT[:16]
     assert source.aside == [(0, 16)], "what the kernel read ahead beyond the chunk's end"
 
@@ -190,7 +204,7 @@ def test_while_a_plan_is_followed_the_second_miss_loads_a_chunk(pending: Pending
     source = Source(False)
     reader = FileReader(source, pending, lambda: True)
     for start in (0, 8, 16):
-        assert reader.answer([FileRange(FILE, start, 8)], replies.put) is PENDING
+        run(reader.answer([FileRange(FILE, start, 8)], replies.put))
         assert late(replies) == CONTENT[start : start + 8]
     assert source.aside == [(0, 8)]
 
@@ -200,6 +214,6 @@ def test_a_large_read_loads_its_chunks_at_once(pending: PendingReads) -> None:
     replies = SimpleQueue[Any]()
     source = Source(False)
     wanted = [FileRange(FILE, 0, 1024)] * 16 + [FileRange(OTHER, 0, 8)]
-    assert FileReader(source, pending, lambda: True).answer(wanted, replies.put) is PENDING
+    run(FileReader(source, pending, lambda: True).answer(wanted, replies.put))
     assert late(replies) == CONTENT * 16 + CONTENT[:8]
     assert source.aside == []

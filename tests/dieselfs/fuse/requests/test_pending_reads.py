@@ -1,76 +1,84 @@
-"""The pool: in order, bounded, started as needed, and counted from submission to end."""
+"""Pending work: bounded, in order, and counted from submission to end."""
 
 import threading
+import time
 
 import pytest
 
-from dieselfs.fuse.requests.pending_reads import PendingReads
+from dieselfs.fuse.requests.pending_reads import PendingReads, Work
 from tests.eventually import eventually
 
 
-def pool_threads(name: str) -> int:
-    return sum(thread.name == name for thread in threading.enumerate())
+def begun(pending: PendingReads, work: Work) -> Work:
+    """Submit work that need not wait for its turn."""
+    run = pending.submit(work)
+    assert run is not None
+    return run
 
 
-def test_threads_are_started_when_none_is_idle_and_end_with_the_pool() -> None:
-    pool = PendingReads(4, "pool-a")
-    assert pool_threads("pool-a") == 0
-    for _ in range(5):
-        pool.submit(lambda: None)
-        assert pool.drain(10)
-        eventually(lambda: pool._idle == 1)
-    assert pool_threads("pool-a") == 1
-    gate = threading.Event()
-    for _ in range(9):
-        pool.submit(gate.wait)
-    eventually(lambda: len(pool._waiting) == 5)
-    assert pool_threads("pool-a") == 4
-    assert not pool.drain(0.01)
-    assert pool.statistics().under_way == 9
+def test_work_beyond_the_limit_is_run_in_order_by_the_threads_that_are_at_work() -> None:
+    pending, done, threads = PendingReads(2), list[int](), set[int]()
+
+    def work(number: int) -> Work:
+        def run() -> None:
+            done.append(number)
+            threads.add(threading.get_ident())
+
+        return run
+
+    first = begun(pending, work(0))
+    begun(pending, work(1))
+    assert [pending.submit(work(number)) for number in range(2, 6)] == [None] * 4
+    assert pending.statistics().under_way == 6
+    assert not pending.drain(0.01)
+    first()
+    assert done == [0, 2, 3, 4, 5]
+    assert threads == {threading.get_ident()}
+    assert pending.statistics().under_way == 1
+    begun(pending, work(6))()
+    assert done[-1] == 6
+
+
+def test_drain_waits_for_the_last() -> None:
+    pending, gate = PendingReads(2), threading.Event()
+    threads = [threading.Thread(target=begun(pending, gate.wait)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert not pending.drain(0.01)
     gate.set()
-    assert pool.drain(10)
-    pool.close()
-    eventually(lambda: pool_threads("pool-a") == 0)
-
-
-def test_work_begins_in_the_order_it_was_submitted() -> None:
-    pool, begun = PendingReads(1), list[int]()
-    for number in range(100):
-        pool.submit(lambda number=number: begun.append(number))  # type: ignore[misc]
-    assert pool.drain(10)
-    assert begun == list(range(100))
-    pool.close()
+    assert pending.drain(10)
+    for thread in threads:
+        thread.join()
 
 
 def test_waits_are_counted_from_submission() -> None:
-    pool, gate = PendingReads(1), threading.Event()
-    pool.submit(lambda: gate.wait(10))
-    pool.submit(lambda: None)
-    assert not pool.drain(0.05)
-    gate.set()
-    assert pool.drain(10)
-    found = pool.statistics()
+    pending = PendingReads(1)
+    run = begun(pending, lambda: time.sleep(0.05))
+    pending.submit(lambda: None)
+    run()
+    found = pending.statistics()
     assert (found.submitted, found.waits, found.under_way) == (2, 2, 0)
-    assert found.waited_s >= 0.09
-    pool.close()
+    assert found.waited_s >= 0.1
 
 
-def test_a_bug_in_work_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    pool, done = PendingReads(1), threading.Event()
-    pool.submit(lambda: 1 / 0)
-    pool.submit(done.set)
-    assert done.wait(10)
-    assert pool.drain(10)
+def test_a_bug_in_work_is_logged_and_the_next_is_run(caplog: pytest.LogCaptureFixture) -> None:
+    pending, done = PendingReads(1), threading.Event()
+    run = begun(pending, lambda: 1 / 0)
+    pending.submit(done.set)
+    run()
+    assert done.is_set()
+    assert pending.drain(0)
     assert "failed unexpectedly" in caplog.text
-    pool.close()
 
 
-def test_a_closed_pool_drops_what_has_not_begun() -> None:
-    pool, gate, begun = PendingReads(1), threading.Event(), list[int]()
-    pool.submit(lambda: gate.wait(10))
-    pool.submit(lambda: begun.append(1))
-    pool.close()
-    pool.submit(lambda: begun.append(2))
+def test_when_closed_what_has_not_begun_is_dropped() -> None:
+    pending, gate, ran = PendingReads(1), threading.Event(), list[int]()
+    thread = threading.Thread(target=begun(pending, gate.wait))
+    thread.start()
+    pending.submit(lambda: ran.append(1))
+    pending.close()
+    assert pending.submit(lambda: ran.append(2)) is None
     gate.set()
-    assert pool.drain(10)
-    assert begun == []
+    eventually(lambda: not thread.is_alive())
+    assert pending.drain(10)
+    assert ran == []

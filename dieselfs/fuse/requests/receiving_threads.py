@@ -1,0 +1,123 @@
+"""The threads of a connection: some receive requests while others answer requests that wait.
+
+A thread whose request must wait for a store gives up its place among the receiving threads, and
+takes one again when it has answered. So a request that waits changes no thread, and at least one
+thread receives at any time. A place that was given up is filled when the next request comes: a
+reader that asks for one file after the other wakes no other thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+log = logging.getLogger(__name__)
+
+THREADS: Final = 2
+"""One more than one, so that a request does not wait behind a large reply."""
+IDLE_S: Final = 10.0
+"""The time after which a thread without a place ends."""
+
+Work: TypeAlias = Callable[[], object]
+Receive: TypeAlias = Callable[[], Work | None]
+"""A function that receives and handles one request; it returns work that waits, for its thread."""
+
+
+class ReceivingThreads:
+    """The threads of one connection, from `start` to `stop`. Daemon threads."""
+
+    def __init__(self, receiver: Callable[[], Receive]) -> None:
+        """Each thread calls `receiver` once, and what it returns until `stop`."""
+        self._receiver = receiver
+        lock = threading.Lock()
+        self._may_receive = threading.Condition(lock)
+        self._has_ended = threading.Condition(lock)
+        self._receiving = 0
+        """The threads that hold a place, or were given one."""
+        self._idle = self._given = self._started = 0
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Start to receive."""
+        with self._may_receive:
+            for _ in range(THREADS):
+                self._fill_place()
+
+    def note_request(self) -> None:
+        """Note that a request was received: a place that was given up is filled again."""
+        if self._receiving < THREADS:
+            with self._may_receive:
+                if self._receiving < THREADS and not self.is_stopped:
+                    self._fill_place()
+
+    def end(self) -> bool:
+        """Have the threads end, each when it has handled its request; False if they were told."""
+        with self._may_receive:
+            is_first, self.is_stopped = not self.is_stopped, True
+            self._may_receive.notify_all()
+            return is_first
+
+    def wait_for_end(self, timeout_s: float) -> bool:
+        """Wait until no thread receives any more; False if one still does after so long.
+
+        Requests that wait may still be answered.
+        """
+        with self._has_ended:
+            return self._has_ended.wait_for(lambda: not self._receiving, timeout_s)
+
+    def _run(self) -> None:
+        receive, has_place = self._receiver(), True
+        while has_place and not self.is_stopped:
+            work = receive()
+            if work is not None:
+                self._give_up_place()
+                work()
+                del work  # it may hold a chunk's memory
+                has_place = self._take_place()
+        if has_place:
+            self._leave_place()
+
+    def _give_up_place(self) -> None:
+        with self._may_receive:
+            self._leave()
+            if not self._receiving and not self.is_stopped:
+                self._fill_place()
+
+    def _leave_place(self) -> None:
+        with self._may_receive:
+            self._leave()
+
+    def _take_place(self) -> bool:
+        """Return True when this thread may receive again, False if it must end."""
+        with self._may_receive:
+            if self._receiving < THREADS:
+                self._receiving += not self.is_stopped
+                return not self.is_stopped
+            self._idle += 1
+            self._may_receive.wait_for(lambda: self._given or self.is_stopped, IDLE_S)
+            self._idle -= 1
+            is_given = self._given > 0
+            self._given -= is_given
+            return is_given
+
+    # The methods below are called with the lock held.
+
+    def _leave(self) -> None:
+        self._receiving -= 1
+        self._has_ended.notify_all()
+
+    def _fill_place(self) -> None:
+        self._receiving += 1
+        if self._idle > self._given:
+            self._given += 1
+            self._may_receive.notify()
+            return
+        self._started += 1
+        thread = threading.Thread(target=self._run, name=f"fuse-{self._started}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the process has too many threads
+            self._receiving -= 1
+            log.warning("requests wait for a thread: %s", error)

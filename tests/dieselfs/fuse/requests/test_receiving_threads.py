@@ -1,0 +1,159 @@
+"""Threads that receive, and threads whose request waits: with requests from a queue."""
+
+import threading
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from dieselfs.fuse.requests import receiving_threads
+from dieselfs.fuse.requests.receiving_threads import THREADS, Receive, ReceivingThreads, Work
+from tests.eventually import eventually
+
+POLL_S = 0.01
+
+
+class Requests:
+    """A queue of requests: each is work that waits, or None for one that is answered at once."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Work | None] = SimpleQueue()
+        self.answered = 0
+        self.seen: set[int] = set()
+        """The threads that have received a request."""
+        self.alive = 0
+        self.threads = ReceivingThreads(self.receiver)
+
+    def receiver(self) -> Receive:
+        self.alive += 1
+
+        def receive() -> Work | None:
+            try:
+                work = self.queue.get(timeout=POLL_S)
+            except Empty:
+                return None
+            self.threads.note_request()
+            self.seen.add(threading.get_ident())
+            self.answered += work is None
+            return work
+
+        return receive
+
+    def are_answered(self, count: int) -> None:
+        """Have that many requests answered at once."""
+        wanted = self.answered + count
+        for _ in range(count):
+            self.queue.put(None)
+        eventually(lambda: self.answered == wanted)
+
+
+@pytest.fixture
+def requests() -> Iterator[Requests]:
+    before = set(threading.enumerate())
+    made = Requests()
+    made.threads.start()
+    yield made
+    made.threads.end()
+    assert made.threads.wait_for_end(10)
+    eventually(lambda: set(threading.enumerate()) <= before, "an end of all threads")
+
+
+def waits(gate: threading.Event) -> Work:
+    return lambda: gate.wait(30)
+
+
+def test_requests_are_answered_however_many_others_wait(requests: Requests) -> None:
+    gate = threading.Event()
+    for _ in range(10):
+        requests.queue.put(waits(gate))
+    requests.are_answered(5)
+    assert requests.alive <= 10 + THREADS
+    gate.set()
+    requests.are_answered(5)
+
+
+def test_a_reader_that_waits_for_one_request_after_the_other_needs_no_more_threads(
+    requests: Requests,
+) -> None:
+    for _ in range(50):
+        answered = threading.Event()
+        requests.queue.put(answered.set)
+        assert answered.wait(10)
+    assert requests.alive <= THREADS + 1, "one more if a request came before its thread was back"
+
+
+def test_places_that_were_given_up_are_filled_and_taken_back(requests: Requests) -> None:
+    threads = requests.threads
+    for _ in range(5):
+        gate = threading.Event()
+        for _ in range(4):
+            requests.queue.put(waits(gate))
+        requests.are_answered(1)
+        gate.set()
+        eventually(lambda: threads._idle == requests.alive - THREADS)
+    assert requests.alive <= 4 + THREADS, "idle threads are used again"
+    assert (threads._receiving, threads._given) == (THREADS, 0)
+
+
+def test_idle_threads_end(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving_threads, "IDLE_S", 0.01)
+    gate = threading.Event()
+    for _ in range(4):
+        requests.queue.put(waits(gate))
+    requests.are_answered(1)
+    started = requests.alive
+    gate.set()
+
+    def alive() -> int:
+        return sum(thread.name.startswith("fuse-") for thread in threading.enumerate())
+
+    eventually(lambda: alive() == THREADS)
+    assert started > THREADS
+    requests.are_answered(3)
+
+
+def test_to_end_takes_no_answer_away_and_waits_for_none(requests: Requests) -> None:
+    gate, replied = threading.Event(), threading.Event()
+
+    def work() -> None:
+        gate.wait(30)
+        replied.set()
+
+    requests.queue.put(work)
+    requests.are_answered(1)
+    assert requests.threads.end()
+    assert not requests.threads.end(), "they were told"
+    assert requests.threads.wait_for_end(10)
+    gate.set()
+    assert replied.wait(10)
+
+
+def test_a_thread_that_is_receiving_is_waited_for() -> None:
+    goes_on = threading.Event()
+
+    def receive() -> None:
+        goes_on.wait(30)
+
+    threads = ReceivingThreads(lambda: receive)
+    threads.start()
+    threads.end()
+    assert not threads.wait_for_end(0.01)
+    goes_on.set()
+    assert threads.wait_for_end(10)
+
+
+def test_without_more_threads_requests_wait_for_one_that_is_back(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    requests.are_answered(1)
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    gate = threading.Event()
+    for _ in range(THREADS):
+        requests.queue.put(waits(gate))
+    eventually(lambda: "requests wait for a thread" in caplog.text)
+    requests.queue.put(None)
+    gate.set()
+    eventually(lambda: requests.answered == 2)
