@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dieselfs.cache.task.node_memory import NodeMemoryStatistics
+    from dieselfs.cache.task.node_memory_statistics import NodeMemoryStatistics
 
 
 @dataclass(frozen=True, slots=True)

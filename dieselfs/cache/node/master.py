@@ -102,7 +102,8 @@ class Master:
         self._source = source
         self._shared = source if owns is not None and isinstance(source, SharedSource) else None
         self._owns = nothing_owned if owns is None else owns
-        self._chunks = folder.chunks
+        self.chunks = folder.chunks
+        """The folder of cache blocks."""
         self._files = ChunkFiles(folder.chunks, None if self._shared is None else folder.heads)
         self._follow, self._planned = follow, planned
         self._budget = AgreedBudget(budget_bytes, time.monotonic)
@@ -131,11 +132,13 @@ class Master:
             self._remove(self._accounting.shrink())
 
     def member(self) -> MemberPort:
-        """Return the port of one more member. To close the port drops its maps and its budget."""
-        member = MemberPort(self, self._chunks)
+        """Return the port of one more member."""
+        return MemberPort(self)
+
+    def add_member(self, member: Hashable) -> None:
+        """Note that a member has come, which asks for no budget yet."""
         with self._lock:
             self._budget.asked[member] = None
-        return member
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False, as_owner: bool = False) -> None:
         """See `MasterPort`. Raises `CacheFull` before anything is fetched.

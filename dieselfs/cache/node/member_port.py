@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class MemberPort:
-    """The `MasterPort` of one member in the master's process: of this process or over a socket."""
+    """The `MasterPort` of one member, in the master's process."""
 
-    def __init__(self, master: Master, chunks: Path) -> None:
-        """`chunks` is the folder of cache blocks."""
-        self._master, self._chunks = master, chunks
+    def __init__(self, master: Master) -> None:
+        """Add the member. `close` drops its maps and its budget."""
+        self._master = master
+        master.add_member(self)
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
         """See `MasterPort`."""
@@ -84,7 +85,7 @@ class MemberPort:
             case Mapped(names):
                 for name in names:
                     self.mapped(name)
-                return [name for name in names if not os.path.lexists(self._chunks / name)]
+                return [name for name in names if not os.path.lexists(self._master.chunks / name)]
             case Unmapped(names):
                 for name in names:
                     self.unmapped(name)

@@ -6,10 +6,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.master_port import MemoryStatistics
+from dieselfs.cache.node.member_port import MemberPort
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task.leader import Leader
 from dieselfs.cache.task.task_master import TaskMaster
@@ -17,11 +15,11 @@ from dieselfs.cache.wire.local_messages import Message
 from dieselfs.errors import MasterGone
 
 
-class LocalMaster:
+class LocalMaster(MemberPort):
     """The `TaskMaster` of the process that leads. It is also a `CacheObserver` of its master.
 
-    It is one membership, ended by `close`, and is never used in a forked child. A call that fails
-    since the master has ended raises `MasterGone`, as over the socket.
+    It is one membership, ended by `close`, and is never used in a forked child. The thread that
+    calls `fetch` first fetches the block itself.
     """
 
     def __init__(
@@ -31,39 +29,14 @@ class LocalMaster:
 
         `exchange` handles pending cache events and sends notices; any thread may call it.
         """
-        self._master, self._peers = leader.master, leader.peers
-        self._exchange = exchange
+        super().__init__(leader.master)
+        self._peers, self._exchange = leader.peers, exchange
         self._evicted: deque[str] = deque()
         self.is_gone = False
         self.pid = os.getpid()
-        self._port = self._master.member()
         if budget_bytes is not None:
-            self._port.set_budget(budget_bytes)
+            self.set_budget(budget_bytes)
         self._master.listen(self)
-
-    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
-        """See `MasterPort`. The calling thread itself fetches the block, if it is the first."""
-        self._port.fetch(block, ahead=ahead)
-
-    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
-        """See `MasterPort`."""
-        self._port.prefetch(blocks)
-
-    def expect(self, names: Sequence[str]) -> None:
-        """See `MasterPort`."""
-        self._port.expect(names)
-
-    def set_budget(self, budget_bytes: int) -> None:
-        """See `MasterPort`."""
-        self._port.set_budget(budget_bytes)
-
-    def follow(self, plan: Path) -> None:
-        """See `MasterPort`."""
-        self._port.follow(plan)
-
-    def statistics(self) -> MemoryStatistics:
-        """See `MasterPort`."""
-        return self._port.statistics()
 
     def task_statistics(self) -> TaskStatistics | None:
         """See `TaskMaster`."""
@@ -76,7 +49,7 @@ class LocalMaster:
 
     def send_notice(self, notice: Message, *, wait: bool = True) -> bool:
         """See `TaskMaster`. It never has to wait."""
-        self._evicted.extend(self._port.notice(notice))
+        self._evicted.extend(self.notice(notice))
         return True
 
     def events(self) -> Sequence[tuple[bool, str]]:
@@ -90,7 +63,7 @@ class LocalMaster:
         """Leave the task."""
         self.is_gone = True
         self._master.ignore(self)
-        self._port.close()
+        super().close()
 
     def forsake(self) -> None:
         """Do nothing more in a forked child; the parent keeps its membership."""

@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -39,22 +37,19 @@ from chunkstore.chunk_source import (
     FileExtents,
     ManyFilesSource,
 )
-from chunkstore.errors import Corrupt, NotFound
 from dieselfs.cache.node.block_eviction import PolicyName
-from dieselfs.cache.node.mapped_blocks import MappedBlocks
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock, blocks_of, is_whole
-from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.shared_source import SharedSource
 from dieselfs.cache.ports.task_statistics import TaskStatistics
-from dieselfs.cache.task.bypass import FULL_WITH_PLAN_S, CacheBypass
+from dieselfs.cache.task.bypass import FULL_WITH_PLAN_S
 from dieselfs.cache.task.leader import MemorySettings
+from dieselfs.cache.task.node_memory_statistics import NodeMemoryStatistics
 from dieselfs.cache.task.succession import Succession
-from dieselfs.cache.task.task_master import TaskMaster
-from dieselfs.cache.task.task_session import TaskSession
+from dieselfs.cache.task.task_blocks import TaskBlocks
 from dieselfs.cache.wire.local_messages import Discard, PlanProgress
-from dieselfs.errors import CacheFull, DieselFSError, LocalFileError, MasterGone
+from dieselfs.errors import CacheFull, MasterGone
 
 log = logging.getLogger(__name__)
 
@@ -68,44 +63,7 @@ LINGER_S: Final = 5.0
 
 Between two epochs there may be no member for a moment: workers come and go.
 """
-_ATTEMPTS: Final = 3
-"""The attempts to get a block from a master.
-
-The master may die, or evict the block before it is mapped.
-"""
 _NOTHING: Final = memoryview(b"")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMemoryStatistics:
-    """Counters of this process since it opened node memory or was forked, and those of the task."""
-
-    hits: int
-    """Reads answered from blocks that were mapped, or were found in the folder."""
-    misses: int
-    """Reads for which the master had to be asked, or was known to be full.
-
-    A read that asks for several blocks counts once. Each read that is not empty is a hit or a miss.
-    """
-    fallbacks: int
-    """Reads that bypassed node memory: no room, no master, or a damaged or missing block."""
-    mapped_blocks: int
-    """The current number."""
-    mapped_bytes: int
-    """The current number."""
-    joins: int
-    """The number of masters that this process has had."""
-    node: MemoryStatistics | None
-    """The counters of the master; None if there is no master now."""
-
-
-@dataclass(slots=True)
-class _SessionSettings:
-    """The settings that each new master must be told again."""
-
-    expected: Sequence[str] = ()
-    used: int = 0
-    plan: Path | None = None
 
 
 class NodeMemory:
@@ -119,20 +77,18 @@ class NodeMemory:
         """Become a member when a master is first needed."""
         self._settings = settings
         self._source = source
-        self._shared = source if isinstance(source, SharedSource) else None
         self._batch_source = source if isinstance(source, ManyFilesSource) else None
-        self._bypass = CacheBypass(self._folder_changed_ns)
-        self._blocks = MappedBlocks()
-        self._whole = self._blocks.whole
-        self._membership = TaskSession(settings, source, lead, self._joined, self._exchange)
-        self._handling_events = threading.Lock()
-        self._session = _SessionSettings()
+        self._blocks = TaskBlocks(settings, source, lead)
+        self._whole = self._blocks.mapped.whole
+        self.is_bypassed = self._blocks.is_bypassed
+        """See `TaskBlocks.is_bypassed`."""
+        self._membership = self._blocks.membership
         self._succession: Succession | None = None
         # Counted by all threads without a lock: CPython runs no other thread between the steps of
         # such an addition. A test verifies that.
         self._hits = self._misses = self._fallbacks = 0
-        if self._shared is not None:
-            self._shared.serve(self)
+        if isinstance(source, SharedSource):
+            source.serve(self)
         _opened.add(self)
         renew_after_fork(self)
 
@@ -171,7 +127,7 @@ class NodeMemory:
 
         A helper that is started gets `source` as it is at this moment.
         """
-        self._ask(lambda master: None)
+        self._blocks.ask(lambda master: None)
 
     @property
     def folder(self) -> TaskFolder:
@@ -186,8 +142,8 @@ class NodeMemory:
         chunk = file.chunk
         if chunk.payload_bytes <= MAX_WHOLE_BYTES:
             view = self._whole(chunk.id.value)
-            if view is None and not self._bypass.is_absent(chunk.id.value):
-                view = self._map(CacheBlock(chunk))
+            if view is None and not self._blocks.bypass.is_absent(chunk.id.value):
+                view = self._blocks.map(CacheBlock(chunk))
             if view is None:
                 return None
             self._hits += 1
@@ -195,7 +151,7 @@ class NodeMemory:
             return view[at : at + length]
         parts = []
         for block, part in blocks_of(file, start, length):
-            view = self._blocks.get(block) or self._map(block)
+            view = self._blocks.mapped.get(block) or self._blocks.map(block)
             if view is None:
                 return None
             parts.append(view[part])
@@ -217,11 +173,11 @@ class NodeMemory:
             return self._source.read(file, start, length)
         parts, missed = [], False
         for block, part in blocks_of(file, start, length):
-            view = self._find_cached(block)
+            view = self._blocks.find(block)
             if view is None:
                 self._misses += not missed
                 missed = True
-                view = self._load(block)
+                view = self._blocks.load(block)
             if view is None:
                 self._fallbacks += 1
                 return self._source.read(file, start, length)
@@ -265,7 +221,7 @@ class NodeMemory:
             elif length:
                 missed = False
                 if number not in views:
-                    views[number], missed = self._find_or_load(CacheBlock(chunk))
+                    views[number], missed = self._blocks.find_or_load(CacheBlock(chunk))
                 view, begin = views[number], columns.offset[at]
                 if view is None:
                     bypassing.append(at)
@@ -291,39 +247,18 @@ class NodeMemory:
             return list(map(bytes, self._batch_source.read_many(files)))
         return [bytes(self._source.read(file, 0, file.length)) for file in files]
 
-    def is_bypassed(self, chunk: ChunkRef) -> bool:
-        """Return whether files of a chunk that is not mapped are to be read from its owner.
-
-        0.2 µs mostly.
-
-        The reason is that there is no room for the chunk on this node.
-        """
-        bypass, shared = self._bypass, self._shared
-        if shared is None or not bypass.is_full() or not is_whole(chunk):
-            return False
-        name = chunk.id.value
-        if bypass.is_absent(name):
-            return True
-        if (
-            not shared.owner_is_elsewhere(chunk.id)
-            or self._find_cached(CacheBlock(chunk)) is not None
-        ):
-            return False
-        bypass.note_absent(name)
-        return True
-
     def suspect(self, peer: str) -> None:
         """See `OwnNode`."""
-        self._ask(lambda master: master.suspect(peer))
+        self._blocks.ask(lambda master: master.suspect(peer))
 
     def take_over(self, chunk: ChunkRef) -> memoryview | None:
         """See `OwnNode`."""
         block = CacheBlock(chunk)
-        view = self._find_cached(block)
+        view = self._blocks.find(block)
         # If the chunk was not noted as another node's, the master has just refused it for lack of
         # room.
-        if view is None and self._bypass.forget(chunk.id.value):
-            view = self._load(block)
+        if view is None and self._blocks.bypass.forget(chunk.id.value):
+            view = self._blocks.load(block)
         return view
 
     def payload(self, chunk: ChunkRef) -> memoryview:
@@ -349,7 +284,7 @@ class NodeMemory:
 
         The call comes at the latest when the process maps another block.
         """
-        self._blocks.on_dropped(forget)
+        self._blocks.mapped.on_dropped(forget)
 
     def fetch(self, chunks: Sequence[ChunkRef]) -> None:
         """Return when the chunks are in node memory, ahead of their readers.
@@ -369,13 +304,11 @@ class NodeMemory:
 
         Without a master nothing happens.
         """
-        self._ask(lambda master: master.prefetch(blocks))
+        self._blocks.ask(lambda master: master.prefetch(blocks))
 
     def discard(self, chunk: ChunkId) -> None:
         """Have a whole chunk evicted, if it is cached. Do not wait for it."""
-        master = self._membership.current()
-        if master is not None:
-            _try(lambda: master.send_notice(Discard(str(chunk)), wait=False))
+        self._blocks.tell(Discard(str(chunk)))
 
     def expect(self, chunks: Sequence[ChunkId]) -> None:
         """Expect the uses of these chunks, in order; a chunk may occur again.
@@ -383,27 +316,25 @@ class NodeMemory:
         They replace what was expected before; [] ends it.
         """
         names = tuple(map(str, chunks))
-        self._session.expected, self._session.used = names, 0
-        self._ask(lambda master: master.expect(names))
+        self._blocks.session.expected, self._blocks.session.used = names, 0
+        self._blocks.ask(lambda master: master.expect(names))
 
     def progress(self, used: int) -> None:
         """Note that the first `used` of the expected uses are over. Do not wait."""
-        self._session.used = used
-        master = self._membership.current()
-        if master is not None:
-            _try(lambda: master.send_notice(PlanProgress(used), wait=False))
+        self._blocks.session.used = used
+        self._blocks.tell(PlanProgress(used))
 
     def set_budget(self, budget_bytes: int) -> None:
         """Ask for this budget. The greatest budget that a connected member asks for counts."""
         self._settings = replace(self._settings, budget_bytes=budget_bytes)
         self._membership.set_budget(budget_bytes)
-        self._ask(lambda master: master.set_budget(budget_bytes))
+        self._blocks.ask(lambda master: master.set_budget(budget_bytes))
 
     def follow(self, plan: Path) -> None:
         """Have the master prefetch for the reader of a plan file. Raises `PlanTooLarge`."""
-        self._ask(lambda master: master.follow(plan))
-        self._session.plan = plan
-        self._bypass.trusted_s = FULL_WITH_PLAN_S
+        self._blocks.ask(lambda master: master.follow(plan))
+        self._blocks.session.plan = plan
+        self._blocks.bypass.trusted_s = FULL_WITH_PLAN_S
 
     def statistics(self) -> NodeMemoryStatistics:
         """Return the counters, with those of the master if there is one: about 0.1 ms."""
@@ -414,7 +345,7 @@ class NodeMemory:
                 node = master.statistics()
             except MasterGone:
                 pass
-        blocks, size = self._blocks.size()
+        blocks, size = self._blocks.mapped.size()
         counts = self._hits, self._misses, self._fallbacks
         return NodeMemoryStatistics(*counts, blocks, size, self._membership.joins, node)
 
@@ -437,7 +368,7 @@ class NodeMemory:
         """
         deadline = time.monotonic() + timeout_s
         _opened.discard(self)
-        self._blocks.clear()
+        self._blocks.mapped.clear()
         self._membership.close(timeout_s)
         if self._succession is not None:
             self._succession.close(max(0.0, deadline - time.monotonic()))
@@ -463,144 +394,20 @@ class NodeMemory:
         """
         if not block.length:
             return _NOTHING
-        view, missed = self._find_or_load(block)
+        view, missed = self._blocks.find_or_load(block)
         self._misses += missed
         self._hits += not missed
         return view
 
-    def _find_or_load(self, block: CacheBlock) -> tuple[memoryview | None, bool]:
-        """Return (the block as `_obtain` does, whether it was neither mapped nor in the folder)."""
-        view = self._blocks.get(block)
-        if view is None and self.is_bypassed(block.chunk):
-            return None, True
-        if view is None:
-            view = self._find_cached(block)
-        if view is None:
-            return self._load(block), True
-        return view, False
-
-    def _find_cached(self, block: CacheBlock) -> memoryview | None:
-        """Return the block if it is mapped or in the folder."""
-        view = self._blocks.get(block)
-        if view is None:
-            if self._membership.current() is None:  # a process that maps must get the cache events
-                self.join()
-            view = self._map(block)
-        return view
-
-    def _load(self, block: CacheBlock) -> memoryview | None:
-        """Request the block from the master; None if it must be read bypassing node memory."""
-        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(block.chunk.id)
-        if elsewhere and not self._bypass.may_ask():
-            return None
-        for _ in range(_ATTEMPTS):
-            try:
-                master = self._membership.master()
-            except MasterGone:
-                return None
-            try:
-                master.fetch(block)
-            except CacheFull:
-                if elsewhere:
-                    self._bypass.note_full()
-                return None
-            except (LocalFileError, Corrupt, NotFound):
-                return None
-            except MasterGone:
-                continue
-            view = self._map(block)
-            if view is not None:
-                if elsewhere:
-                    self._bypass.note_room()
-                return view
-        return None
-
-    def _exchange(self, master: TaskMaster) -> None:
-        """Drop the blocks that were evicted, and tell the master of maps that are gone."""
-        self._handle_events(master)
-        self._report_maps(master)
-
-    def _map(self, block: CacheBlock) -> memoryview | None:
-        """Map the block if its file exists. Never wait.
-
-        At the same time pending cache events are handled and the master is told of new maps.
-        """
-        master = self._membership.current()
-        if master is not None:
-            _try(lambda: self._handle_events(master))
-        view = self._blocks.map(self._membership.folder.chunks, block)
-        if master is not None:
-            _try(lambda: self._report_maps(master))
-        return view
-
-    def _handle_events(self, master: TaskMaster) -> None:
-        if self._handling_events.acquire(blocking=False):
-            try:
-                for evicted, name in master.events():
-                    if evicted:
-                        self._blocks.drop(name)
-            finally:
-                self._handling_events.release()
-
-    def _report_maps(self, master: TaskMaster) -> None:
-        self._blocks.report_changes(lambda notice: master.send_notice(notice, wait=False))
-
-    def _joined(self, master: TaskMaster) -> None:
-        """Tell a new master the session settings and the maps.
-
-        First drop the blocks that the master before has evicted without this process noticing.
-        """
-        self._blocks.drop_missing(self._membership.folder.chunks)
-        self._blocks.report_all(master.send_notice)
-        try:
-            if self._session.expected:
-                master.expect(self._session.expected)
-                master.send_notice(PlanProgress(self._session.used))
-            if self._session.plan is not None:
-                master.follow(self._session.plan)
-        except MasterGone:
-            raise
-        except DieselFSError as error:
-            log.warning(
-                "the new master of %s does not follow the plan: %s", self._settings.folder, error
-            )
-
-    def _ask(self, request: Callable[[TaskMaster], None]) -> None:
-        """Make a request of the master; drop it if there is none."""
-        try:
-            request(self._membership.master())
-        except MasterGone as error:
-            log.debug("cannot send a request to a master: %s", error)
-
-    def _folder_changed_ns(self) -> int:
-        return os.stat(self._membership.folder.chunks).st_mtime_ns
-
     def renew(self) -> None:
         """Renew locks, counters and session in a forked child."""
-        self._blocks.renew_locks()
-        self._handling_events = threading.Lock()
-        self._session = _SessionSettings()  # the parent's settings stay with the parent
+        self._blocks.renew()
         self._succession = None
-        trusted_s = self._bypass.trusted_s
-        self._bypass = CacheBypass(self._folder_changed_ns)
-        self._bypass.trusted_s = trusted_s
         self._hits = self._misses = self._fallbacks = 0
-        self._membership.renew()
 
 
 def _joined(parts: Sequence[memoryview]) -> memoryview:
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-
-
-def _try(notice: Callable[[], object]) -> None:
-    """Send a notice that needs no answer.
-
-    If the master is gone, the next one is told everything again.
-    """
-    try:
-        notice()
-    except MasterGone:
-        pass
 
 
 _opened: weakref.WeakSet[NodeMemory] = weakref.WeakSet()

@@ -79,7 +79,7 @@ def read_until(memory: NodeMemory, numbers: Sequence[int], stop: Path, rounds: P
             for number in numbers:
                 if not is_right(memory, number):
                     os._exit(1)
-                memory._blocks.clear()  # so that it is asked again, or mapped again
+                memory._blocks.mapped.clear()  # so that it is asked again, or mapped again
             done.write(b".")
     memory.close()
     os._exit(0)

@@ -153,12 +153,12 @@ def shared(source: LoggedSource) -> Shared:
 def memory(folder: TaskFolder, shared: Shared) -> Iterator[NodeMemory]:
     """Has room for a chunk and a half."""
     with opened(folder, shared, lead=True, budget_bytes=CHUNK_BYTES * 3 // 2) as memory:
-        memory._bypass = CacheBypass(memory._folder_changed_ns, Clock())
+        memory._blocks.bypass = CacheBypass(memory._blocks._folder_changed_ns, Clock())
         yield memory
 
 
 def clock_of(memory: NodeMemory) -> Clock:
-    clock = memory._bypass._now
+    clock = memory._blocks.bypass._now
     assert isinstance(clock, Clock)
     return clock
 
@@ -205,7 +205,9 @@ def test_what_was_anothers_until_now_is_asked_of_the_master_once(
     assert memory.take_over(chunk(6)) is None, "it was not read as another's"
     assert not_kept(memory) == asked
     memory.set_budget(10 * CHUNK_BYTES)
-    memory._bypass.note_absent(chunk(4).id.value)  # the folder has changed a moment ago, perhaps
+    memory._blocks.bypass.note_absent(
+        chunk(4).id.value
+    )  # the folder has changed a moment ago, perhaps
     assert memory.take_over(chunk(4)) == content(chunk(4))
     assert memory.read(extent(chunk(4)), 0, 10) == content(chunk(4))[:10]
     assert memory.is_bypassed(chunk(2))
@@ -221,9 +223,9 @@ def test_what_came_into_the_folder_is_found_soon(
     def is_seen() -> bool:
         """Whether the folder's time is taken for known."""
         clock_of(memory).now += LOOK_S
-        memory._bypass.note_full()
+        memory._blocks.bypass.note_full()
         memory.read(file, 0, 10)
-        return memory._bypass._seen_ns == memory._folder_changed_ns()
+        return memory._blocks.bypass._seen_ns == memory._blocks._folder_changed_ns()
 
     eventually(is_seen, "a folder that has not changed for a tick")
     assert memory.is_bypassed(chunk(2))

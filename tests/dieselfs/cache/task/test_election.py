@@ -175,7 +175,7 @@ def test_when_the_process_that_leads_is_killed_its_members_go_on(
             leader.kill()
             assert is_right(memory, 2)
             assert master_pid(memory) != leader.pid
-            memory._blocks.clear()
+            memory._blocks.mapped.clear()
             assert is_right(memory, 1)
             assert memory.statistics().fallbacks == 0
     assert source.payloads == 2
@@ -250,7 +250,7 @@ def test_a_new_master_is_told_what_its_members_map_and_members_what_has_left(
 
 
 def is_dropped(memory: NodeMemory, number: int) -> bool:
-    return str(chunk(number).id) not in set(memory._blocks.names())
+    return str(chunk(number).id) not in set(memory._blocks.mapped.names())
 
 
 def test_what_a_killed_starter_has_left_stops_nobody(

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from dieselfs.cache.ports.master_port import MemoryStatistics
-from dieselfs.cache.task.node_memory import NodeMemoryStatistics
+from dieselfs.cache.task.node_memory_statistics import NodeMemoryStatistics
 from dieselfs.fuse.control.control_documents import ServerStatistics, statistics_document
 from dieselfs.fuse.mounts.front_choice import Front, FrontChoice
 from dieselfs.fuse.pages.page_statistics import (
