@@ -7,7 +7,7 @@ PYTEST_ARGS ?= -n 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-ceph soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-docs test-ceph docs soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -28,10 +28,17 @@ format: setup  ## let ruff sort the imports and lay out the code
 	@.venv/bin/ruff check --fix --quiet || true
 	@.venv/bin/ruff format
 
-test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
+test: check docs  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
 	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS) || { \
 	  echo "make test: what failed beside others is run once more, alone; mend it even if it passes"; \
 	  $(PYTHON_IN_VENV) -m pytest -n 0 --last-failed --last-failed-no-failures none; }
+
+test-docs: torch  ## run the commands and Python blocks of all pages, in an environment made as they say
+	@DIESELFS_ALL_PAGES=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/docs
+
+docs:  ## build the site of docs/ into site/
+	@scripts/setup.sh docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
 test-ceph: torch  ## the stores against a real Ceph: librados and its S3 gateway (installs it)
 	@scripts/ceph.sh install
@@ -66,5 +73,5 @@ bench: torch  ## the benchmarks, as JSON lines; BENCH_ARGS="--quick" to try them
 	@$(PYTHON_IN_VENV) -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## remove .venv and everything that can be made again
-	rm -rf .venv metadata/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf .venv metadata/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh          what `dlcmd` needs
 #   scripts/setup.sh torch    the same, and PyTorch with what else checks, tests, benchmarks and the demo need
+#   scripts/setup.sh docs     what `dlcmd` needs, and what builds the site of docs/
 #
 # Safe to run again: it installs only what is missing, and returns at once when nothing is.
 # PYTHON=... chooses another interpreter than the `python3` on PATH.
@@ -158,13 +159,20 @@ install_for_tests() {
     stamp_of .stamp-torch >"$VENV/.stamp-torch"
 }
 
+install_for_docs() {
+    say "installing mkdocs into .venv"
+    pip_install --editable '.[dev,docs]'
+    stamp_of .stamp-docs >"$VENV/.stamp-docs"
+}
+
 # -------------------------------------------------------------------------------------------------
 
 case ${1:-} in
 --as-root) shift; install_as_root "$@"; exit ;;
 '') stamp=.stamp ;;
 torch) stamp=.stamp-torch ;;
-*) die "usage: scripts/setup.sh [torch]" ;;
+docs) stamp=.stamp-docs ;;
+*) die "usage: scripts/setup.sh [torch|docs]" ;;
 esac
 
 if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp && extension_is_built; then
@@ -175,4 +183,9 @@ flock 9  # one set-up at a time in a checkout; whoever waited finds it done
 install_missing
 is_done .stamp || create_venv
 extension_is_built || build_extension
-is_done $stamp || install_for_tests
+if ! is_done $stamp; then
+    case $stamp in
+    .stamp-torch) install_for_tests ;;
+    .stamp-docs) install_for_docs ;;
+    esac
+fi

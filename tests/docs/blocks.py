@@ -27,7 +27,8 @@ COMMENT = re.compile(
 )
 COMMENTS_BEFORE = re.compile(r"((?:<!--(?:(?!-->).)*-->\s*)+)\Z", re.DOTALL)
 INDENTED_COMMAND = re.compile(
-    r"^\n(?: {4}|\t)(?:\$ |(?:dlcmd|make|pip|export|import|from|python|torchrun|mount|ln|cp) )",
+    r"^\n(?: {4}|\t)(?:\$ |(?:dlcmd|make|pip|export|import|from|python|torchrun|mount|ln|cp) )"
+    r"|^[ \t]+```",
     re.MULTILINE,
 )
 
@@ -77,6 +78,6 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def indented_commands(page: Path) -> list[int]:
-    """Return the lines on which a command stands in an indented block, which nothing would run."""
+    """Return the lines where an indented block begins with a command: nothing would run it."""
     text = FENCE.sub(lambda fence: re.sub(r"[^\n]+", "-", fence[0]), page.read_text())
     return [text.count("\n", 0, found.start()) + 2 for found in INDENTED_COMMAND.finditer(text)]
