@@ -148,7 +148,7 @@ BREAKS = [
         "an owner that can't fetch says so without asking",
         SlowAnswers,
         "_load",
-        lambda *_: NotCached(),
+        lambda *_: (None, NotCached()),
     ),
 ]
 
