@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.eventually import eventually
 
@@ -26,6 +27,9 @@ def pytest_configure() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
+    # A draw that takes long says that the machine is busy.
+    settings.register_profile("tests", deadline=None)
+    settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -203,7 +203,7 @@ def rows(draw: st.DrawFn) -> list[Row]:
 
 
 class TestRoundTrip:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(rows(), st.booleans(), st.data())
     def test_whatever_is_legal(self, rows: list[Row], carried: bool, data: st.DataObject) -> None:
         blocks = [-(-row.length // BLOCK_BYTES) for row in rows if row.length > BLOCK_BYTES]

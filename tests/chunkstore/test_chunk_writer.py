@@ -192,7 +192,7 @@ class TestContent:
                     found[path] = version
         assert found == {b"g%d" % n: (n + 1, bytes([n]) * 16, n, 0) for n in range(50)}
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(
         st.lists(
             st.tuples(st.integers(0, 7), st.integers(0, 5000), st.sampled_from("ffffsdF")),

@@ -247,7 +247,6 @@ class KeyValueStoreContract:
 
     @settings(
         max_examples=25,
-        deadline=None,
         # The store is one for all examples (each has keys of its own), and every subscriber runs this.
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,

@@ -109,7 +109,7 @@ def check_image(
 
 
 @given(tree=trees(), data=st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_equals_the_tree_it_was_made_of(tree: Tree, data: st.DataObject) -> None:
     roots = sorted({path.partition(b"/")[0] for path in [*tree.files, *tree.directories]})
     names = st.one_of(

@@ -54,7 +54,7 @@ def sections_of(snapshot: Snapshot) -> dict[str, Section]:
 
 
 @given(tree=trees(), strangers=st.lists(st.one_of(paths, st.binary(max_size=300)), max_size=10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_finds_what_python_finds(tree: Tree, strangers: list[bytes]) -> None:
     asked = [*tree.files, *tree.directories, *strangers, b"", b"/"]
     asked += [path + b"/" for path in asked] + [path[1:] for path in asked]

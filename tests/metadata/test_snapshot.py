@@ -43,7 +43,7 @@ def inode_of(snapshot: Snapshot, path: bytes) -> int:
 
 
 @given(tree=trees(), strangers=st.lists(paths, max_size=10))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_equals_the_dictionary_it_was_made_of(tree: Tree, strangers: list[bytes]) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -96,7 +96,7 @@ def test_equals_the_dictionary_it_was_made_of(tree: Tree, strangers: list[bytes]
 
 
 @given(tree=trees())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_inodes_follow_chunks_and_positions(tree: Tree) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,

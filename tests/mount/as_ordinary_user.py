@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError, MountpointBusy
-from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
 from tests.eventually import eventually
-from tests.mount.mounting import end, mounted, start
+from tests.mount.mounting import end, listed, mounted, start
 from tests.mount.packing import PackedDataset, random_bytes
 
 
@@ -23,7 +23,7 @@ def mounts_reads_and_unmounts(packed: PackedDataset, folder: Path) -> None:
     with mounted(packed, folder) as mount:
         assert (mount.path / "large").read_bytes() == random_bytes(3_000_000)
         assert (mount.path / "large").stat().st_uid == os.getuid() != 0
-        [found] = [info for info in mounts() if info.mountpoint == mount.path]
+        found = listed(mount.path)
         assert (found.state, found.pid) == (MountState.SERVING, mount.pid)
         unmount(mount.path)
         assert entry_at(mount.path) is None

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
-from tests.mount.mounting import Mount, end, mounted, start
+from tests.mount.mounting import Mount, end, listed, mounted, start
 from tests.mount.packing import PackedDataset, random_bytes
 
 
@@ -34,7 +34,7 @@ def survives_its_servers(packed: PackedDataset, folder: Path) -> None:
         reads_all(mount)
         mount.refresh(packed.snapshot)
         reads_all(mount)
-        [found] = [info for info in mounts() if info.mountpoint == mount.path]
+        found = listed(mount.path)
         assert (found.state, found.pid) == (MountState.SERVING, mount.pid)
         unmount(mount.path)
         assert entry_at(mount.path) is None

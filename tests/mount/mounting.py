@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dieselfs.fuse.mounts.mount_table import entry_at
+from dieselfs.fuse.mounts.mount_table import MountInfo, MountState, entry_at, mounts
 from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.supervision.daemonize import start_in_background
 from tests.eventually import PATIENCE_S, eventually
@@ -64,6 +64,18 @@ def stop(pid: int) -> None:
         return set(states) == {"T"}
 
     eventually(has_stopped, "all threads have stopped")
+
+
+def listed(mountpoint: Path) -> MountInfo:
+    """Return the entry of a mount in the list of mounts. On a busy machine its answer may come too late for a list."""
+
+    def entry() -> MountInfo | None:
+        [found] = [info for info in mounts() if info.mountpoint == mountpoint]
+        return None if found.state is MountState.HUNG else found
+
+    found = eventually(entry, f"an answer of {mountpoint}")
+    assert found is not None
+    return found
 
 
 @dataclass(frozen=True)

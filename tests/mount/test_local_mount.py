@@ -21,11 +21,12 @@ from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.cache.ssd.blob import write_blob
 from dieselfs.fuse.fronts.local_front import LocalMount, local_front, mount_local
 from dieselfs.fuse.mounts.front_choice import Front
-from dieselfs.fuse.mounts.mount_table import MountState, mounts
+from dieselfs.fuse.mounts.mount_table import MountState
 from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.requests.attributes import Owner
 from metadata.snapshot import Snapshot
 from tests.dieselfs.dataset_content import tree_of
+from tests.mount.mounting import listed
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
 
 pytestmark = pytest.mark.skipif(local_front("auto") is None, reason="EROFS cannot be mounted here")
@@ -247,7 +248,6 @@ def test_several_devices(tmp_path: Path, front: Any) -> None:
         assert mount_local(snapshot, blobs, wanted, device_blocks=600) is Front(front)
     try:
         require_tree(mountpoint, packed.source)
-        [info] = [info for info in mounts() if info.mountpoint == mountpoint]
-        assert info.state is MountState.LOCAL
+        assert listed(mountpoint).state is MountState.LOCAL
     finally:
         unmount(mountpoint)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at
 from metadata.snapshot import Snapshot
 from tests.eventually import eventually
 from tests.mount.mounting import (
@@ -19,6 +19,7 @@ from tests.mount.mounting import (
     Mount,
     both_fronts,
     is_alive,
+    listed,
     mounted,
     names_in,
     state_of,
@@ -139,8 +140,8 @@ def test_the_control_directory_shows_the_new_snapshot(mount: Mount, versions: Ve
             assert shown["snapshot_file"] == str(versions.after.snapshot)
         assert kept.read() == expected_list(versions.before, "seed=1")
         assert (lists / "seed=1").read_bytes() == expected_list(versions.after, "seed=1")
-    [listed] = [info for info in mounts() if info.mountpoint == mount.path]
-    assert (listed.state, listed.snapshot) == (MountState.SERVING, shown["snapshot"])
+    found = listed(mount.path)
+    assert (found.state, found.snapshot) == (MountState.SERVING, shown["snapshot"])
 
 
 def test_an_open_file_keeps_its_bytes(mount: Mount, versions: Versions) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.supervision.daemonize import start_in_background
 from dieselfs.fuse.supervision.refresh_request import request_upgrade
@@ -27,6 +27,7 @@ from tests.mount.mounting import (
     daemon_command,
     end,
     is_alive,
+    listed,
     mounted,
     names_in,
     start,
@@ -178,7 +179,7 @@ def test_a_mount_without_a_supervisor_says_so_when_it_is_to_be_upgraded(mount: M
     mount.wait_until_ended()
 
     def asked() -> bool:
-        [info] = [info for info in mounts() if info.mountpoint == mount.path]
+        info = listed(mount.path)
         if info.pid == mount.pid:
             return False
         with pytest.raises(MountError, match=r"the supervisor of .* was killed"):
@@ -203,7 +204,7 @@ def test_when_both_are_killed_readers_get_an_error_at_once_and_a_mount_heals(
         assert raised.value.errno in (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)
         assert time.monotonic() - begun < scaled_by_load(10 * BACK_S)
         assert content == random_bytes(size_of(0))
-        [info] = [info for info in mounts() if info.mountpoint == first.path]
+        info = listed(first.path)
         assert info.state is MountState.DEAD
         with mounted(dataset, tmp_path) as second:
             assert (second.path / "d3" / "381").read_bytes() == random_bytes(size_of(381))
@@ -249,7 +250,7 @@ def test_an_upgrade_under_readers(mount: Mount) -> None:
     with Readers(mount.path) as readers:
         for _ in range(3):
             before = mount.server_pid
-            [info] = [info for info in mounts() if info.mountpoint == mount.path]
+            info = listed(mount.path)
             assert request_upgrade(info) == mount.server_pid != before
             eventually(lambda before=before: not is_alive(before), "the end of the server before")
             readers.go_on()

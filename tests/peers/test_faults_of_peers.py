@@ -172,7 +172,7 @@ def without_store(task: RunningTask, readers: Sequence[Reader]) -> None:
 
 def assert_from_each_other(task: RunningTask, before: int) -> None:
     """A node that returns has its share from who had it: what leaves the store is a few chunks, while views differ."""
-    assert task.from_store_bytes() - before < task.nodes.dataset.bytes / 3
+    assert task.from_store_bytes() - before < scaled_by_load(task.nodes.dataset.bytes / 3)
 
 
 def test_a_master_is_killed_and_its_reader_goes_on(task: RunningTask) -> None:
@@ -211,7 +211,8 @@ def test_a_peer_that_knows_the_secret_is_faulty(task: RunningTask, fault: str) -
         goes_on(task.readers, 3 * FILES)
         process.communicate("")
         goes_on(task.readers)
-    assert task.from_store_bytes() - before < 2 * task.nodes.dataset.bytes
+    # Peers that a busy machine makes silent cost reads of the store too.
+    assert task.from_store_bytes() - before < scaled_by_load(2 * task.nodes.dataset.bytes)
 
 
 def test_redis_is_away_and_comes_back_empty(task: RunningTask) -> None:

@@ -177,10 +177,11 @@ class BackgroundWarmUp:
             self._work = work
         self._set_state("runs")
         before = self._progress.loaded_bytes
-        counting = threading.Lock()
 
         def advance(chunks: int, size_bytes: int) -> None:
-            with counting:
+            with self._changed:
+                if self._work is not work:
+                    return  # a thread that a failed run left behind; its chunk is counted by now
                 now = self._progress
                 self._progress = replace(
                     now,

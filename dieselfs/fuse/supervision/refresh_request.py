@@ -80,7 +80,7 @@ def _opened_daemon(mount: MountInfo) -> Iterator[int]:
 
     Only the mount gives the number, and a process that does not handle SIGUSR1 dies of it.
     """
-    if mount.pid == mount.details.get("server_pid"):
+    if mount.pid is not None and mount.pid == mount.details.get("server_pid"):
         raise MountError(
             f"the supervisor of {mount.mountpoint} was killed: the mount stays as it is",
             f"mount it again: dlcmd umount {mount.mountpoint}",

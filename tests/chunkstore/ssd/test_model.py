@@ -440,7 +440,6 @@ TestSegments = SegmentsMachine.TestCase
 TestSegments.settings = settings(
     max_examples=30,
     stateful_step_count=40,
-    deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )

@@ -155,7 +155,7 @@ worlds = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(worlds=worlds, drop_last=st.booleans(), seed=st.integers(0, 100))
 def test_any_number_of_worlds_in_an_epoch(
     pets: MadeDataset, worlds: list[tuple[int, int, int]], drop_last: bool, seed: int

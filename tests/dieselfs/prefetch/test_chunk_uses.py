@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
@@ -42,7 +42,6 @@ def orders(draw: st.DrawFn) -> tuple[MadeSnapshot, npt.NDArray[np.uint32], npt.N
     )
 
 
-@settings(deadline=None)
 @given(orders())
 def test_uses_are_those_found_by_reading_the_order(
     case: tuple[MadeSnapshot, npt.NDArray[np.uint32], npt.NDArray[np.int64]],
@@ -134,7 +133,6 @@ def test_one_order_is_interleaved_to_itself() -> None:
     assert interleaved([one]) is one
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 99), max_size=12), min_size=2, max_size=4), st.data())
 def test_orders_are_taken_in_turn(orders: list[list[int]], data: st.DataObject) -> None:
     longest = max(orders, key=len)

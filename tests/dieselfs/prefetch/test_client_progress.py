@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dieselfs.prefetch.planner import Reader
@@ -10,7 +10,6 @@ from tests.dieselfs.prefetch.scripted_memory import MadePlan
 SNAPSHOT = MadeSnapshot.even(chunks=50, files=4, file_bytes=10)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 23), max_size=40),
     st.lists(st.integers(0, 45), max_size=10),

@@ -2,7 +2,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
@@ -86,7 +86,6 @@ datasets = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(
     datasets,
     st.integers(1, 50),

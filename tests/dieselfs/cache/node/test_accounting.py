@@ -197,7 +197,7 @@ class File:
 
 
 @pytest.mark.parametrize("policy", ["uniform", "lru"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_the_books_are_right_and_the_budget_is_kept(
     policy: PolicyName, data: st.DataObject

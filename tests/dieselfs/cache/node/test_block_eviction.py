@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dieselfs.cache.node.block_eviction import (
@@ -169,7 +169,6 @@ def test_progress_may_be_told_late_twice_or_beyond_the_end() -> None:
     assert victims(FarthestNextUse([]), "a", 1) == ""
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_the_plan_chooses_as_a_search_through_the_whole_sequence_does(data: st.DataObject) -> None:
     sequence = data.draw(st.lists(st.sampled_from(NAMES), max_size=40))
@@ -214,7 +213,6 @@ def check(
         assert total - held[found[-1]][1] < wanted, "no more than needed"
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(NAMES[:6]), min_size=1, max_size=40), st.integers(1, 4))
 def test_a_cache_that_asks_it_misses_as_rarely_as_any_can(sequence: list[str], room: int) -> None:
     """Belady's bound, with bypass: searched through exhaustively by states."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,7 @@ from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
 from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp, behind_readers
-from dieselfs.cache.warmup.ssd_warmup import WarmUp, wanted_chunks
+from dieselfs.cache.warmup.ssd_warmup import Advance, WarmUp, WarmUpReport, wanted_chunks
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
@@ -149,6 +149,30 @@ def test_a_store_that_is_away_is_waited_for_and_a_lost_chunk_is_left_out(
     work.close()
     told = work.progress()
     assert (told.failed, told.cached_chunks) == (1, told.chunks - 1)
+
+
+def test_a_thread_that_a_failed_run_has_left_behind_counts_nothing(
+    dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cache.warmup.background_warmup._AGAIN_S", 0.05)
+    left_behind: list[Advance] = []
+    run = WarmUp.run
+
+    def fails_once(work: WarmUp, advance: Advance, *others: Any) -> WarmUpReport:
+        if not left_behind:
+            left_behind.append(advance)
+            raise Unavailable("the store is away")
+        left_behind[0](1, 1000)
+        return run(work, advance, *others)
+
+    monkeypatch.setattr(WarmUp, "run", fails_once)
+    settings = SsdSettings(tmp_path / "ssd", BUDGET)
+    work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    work.load(snapshot)
+    eventually(lambda: work.progress().state == "done")
+    work.close()
+    told = work.progress()
+    assert (told.cached_chunks, told.cached_bytes) == (told.chunks, told.bytes)
 
 
 def test_a_client_warms_what_it_reads(
