@@ -1,13 +1,13 @@
 # `make help` lists what can be made. Everything runs from .venv, which `make setup` creates.
 
 PYTHON_IN_VENV = .venv/bin/python
-# Many tests wait for servers and mounts, so three at a time pay even on two cores.
-PYTEST_ARGS ?= -n 3
+# Many tests wait for servers and mounts, so four at a time pay even on two cores.
+PYTEST_ARGS ?= -n 4 --dist worksteal
 # Without compiled modules each of a test's processes would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-docs test-ceph docs soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-racy test-docs test-ceph docs soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -29,16 +29,17 @@ format: setup  ## let ruff sort the imports and lay out the code
 	@.venv/bin/ruff format
 
 test: check docs  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
-	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS) || { \
-	  echo "make test: what failed beside others is run once more, alone; mend it even if it passes"; \
-	  $(PYTHON_IN_VENV) -m pytest -n 0 --last-failed --last-failed-no-failures none; }
+	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS)
+
+test-racy: torch  ## the tests of threads, processes, mounts and peers, ROUNDS=20 times beside a busy machine
+	@scripts/test-racy.sh $(or $(ROUNDS),20)
 
 test-docs: torch  ## run the commands and Python blocks of all pages, in an environment made as they say
 	@DIESELFS_ALL_PAGES=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/docs
 
 docs:  ## build the site of docs/ into site/
 	@scripts/setup.sh docs
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
 test-ceph: torch  ## the stores against a real Ceph: librados and its S3 gateway (installs it)
 	@scripts/ceph.sh install
