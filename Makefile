@@ -3,6 +3,8 @@
 PYTHON_IN_VENV = .venv/bin/python
 # Many tests wait for servers and mounts, so four at a time pay even on two cores.
 PYTEST_ARGS ?= -n 4 --dist worksteal
+# What `make check` tests: the layering of packages and folders, and the docstrings.
+CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
 # Without compiled modules each of a test's processes would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,14 +24,14 @@ check: torch  ## ruff, mypy, the layering of packages and folders, and the docst
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
-	@$(PYTHON_IN_VENV) -m pytest -q tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
+	@$(PYTHON_IN_VENV) -m pytest -q $(CHECKED)
 
 format: setup  ## let ruff sort the imports and lay out the code
 	@.venv/bin/ruff check --fix --quiet || true
 	@.venv/bin/ruff format
 
 test: check docs  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
-	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS)
+	@$(PYTHON_IN_VENV) -m pytest $(CHECKED:%=--ignore=%) $(PYTEST_ARGS)
 
 test-racy: torch  ## the tests of threads, processes, mounts and peers, ROUNDS=20 times beside a busy machine
 	@scripts/test-racy.sh $(or $(ROUNDS),20)
