@@ -53,7 +53,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return built, seen
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)  # the first one makes the environment too
 @pytest.mark.parametrize("page", [page for page in PAGES if is_run(page)], ids=name_of)
 def test_the_page_runs(page: Path, checkout: tuple[Path, Path], tmp_path: Path) -> None:
     if page.name not in QUICK and not os.environ.get(ALL):
