@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
 from dieselfs.cache.node import known_damage
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -178,6 +179,33 @@ def test_errors_of_the_source_reach_the_reader(memory: NodeMemory) -> None:
     with pytest.raises(CacheFull):  # the reader may still read file by file
         memory.map(CacheBlock(chunk(CORRUPT)))
     assert is_right(memory, 1)
+
+
+def test_the_process_that_leads_calls_its_master(
+    folder: TaskFolder, memory: NodeMemory, source: LoggedSource
+) -> None:
+    def request_threads() -> int:
+        return sum(thread.name == "node-memory-requests" for thread in threading.enumerate())
+
+    assert is_right(memory, 1)
+    memory.expect([chunk(1).id])
+    assert request_threads() == 0
+    with opened(folder, source) as other:
+        assert is_right(other, 2)
+        assert request_threads() > 0
+
+
+def test_a_chunk_at_whose_fetch_the_master_fails_is_read_by_its_ranges(
+    folder: TaskFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(LoggedSource):
+        def payload(self, chunk: ChunkRef) -> memoryview:
+            raise MemoryError("odd")
+
+    with opened(folder, Odd(tmp_path / "asked"), lead=True) as memory:
+        assert is_right(memory, 1, 10, 20)
+        assert memory.statistics().fallbacks == 1
+    assert "a request failed with an unexpected error" in caplog.text
 
 
 def test_what_is_sound_in_a_damaged_chunk_is_read_and_the_chunk_is_not_fetched_for_each_file(
