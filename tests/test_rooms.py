@@ -174,6 +174,7 @@ ARROWS = {
         "cache.ssd": "an SSD tier is an argument",
         "cache.task": "samples are read from node memory",
         "dataset": "puts, deletes, listings",
+        "housekeeping": "a dataset in use is not removed",
         "housekeeping.purge": "DL_purge",
         "prefetch": "its shuffled orders are plans",
         "shuffle": "DL_shuffle",

@@ -174,11 +174,19 @@ class Client:
         self.flush()
         return purge(self.dataset, request or PurgeRequest(), progress)
 
-    def delete_dataset(self) -> None:
-        """DL_delete_dataset: remove the dataset with everything in it; this cannot be undone."""
+    def delete_dataset(self, *, force: bool = False) -> None:
+        """DL_delete_dataset: remove the dataset with everything in it; this cannot be undone.
+
+        Raises `Refused` if a running mount or a tag needs it; `force` removes it nevertheless.
+        """
+        from dieselfs.housekeeping.dataset_users import lasting_users
+
+        store, name = self.dataset.store, self.dataset.ref.name
+        if not force:
+            lasting_users(store, name).check_none()
         if self._writing is not None:
             self._writing.stop()
-        remove_dataset(self.dataset.store, self.dataset.index, self.dataset.ref.name)
+        remove_dataset(store, self.dataset.index, name)
 
     # Contents
 

@@ -256,7 +256,7 @@ def test_removed(measured: Measured, tmp_path: Path) -> None:
         cached = [PATHS[inode] for inode in range(len(PATHS)) if snapshot.chunk_number(inode) == 0]
         with place.mounted(tmp_path / "mnt", "--prefill", "0") as mount:
             assert (mount.path / cached[0]).read_bytes() == FILES[cached[0]]
-            done = place.dlcmd("dataset", "rm", NAME, "--yes")
+            done = place.dlcmd("dataset", "rm", NAME, "--yes", "--force")
             assert done.returncode == 0, done.stderr
             for path in PATHS:
                 found = measured.call((mount.path / path).read_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,14 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time
-from dieselfs.cli.rendering.output import counted, picked
+from dieselfs.cli.rendering.output import counted, picked, printable
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
 if TYPE_CHECKING:
     from chunkstore.chunk_format import DatasetRef
+    from chunkstore.stores.object_store import ObjectStore
     from dieselfs.client import Client
+    from dieselfs.housekeeping.dataset_users import DatasetUsers
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.records import DatasetState
 
@@ -59,18 +62,49 @@ def info(context: CommandContext, name: str, human: bool | None) -> None:
     group=dataset, examples=["dlcmd dataset rm old-imagenet", "dlcmd dataset rm old-imagenet --yes"]
 )
 @click.argument("name")
+@click.option(
+    "--force", is_flag=True, help="Remove it even if running mounts or tags need it; name them."
+)
 @yes_option
-def rm(context: CommandContext, name: str, yes: bool) -> None:
-    """Remove a dataset with its files and published snapshots, for good."""
+def rm(context: CommandContext, name: str, force: bool, yes: bool) -> None:
+    """Remove a dataset with its files and published snapshots, for good.
+
+    A dataset that has a tag, or that a running mount serves, is refused.
+    """
     from dieselfs.dataset.dataset import existing_dataset, remove_dataset
 
     name = parse_dataset(name)
     with context.places() as (store, index):
         # A dataset that is half removed may be gone from the index already.
         files = _applied(index, existing_dataset(store, name)).files
-        confirm(f"remove dataset {name} ({counted(files, 'file')}) for good", yes=yes)
+        hit = _hit(_users(store, name, force))
+        confirm(f"remove dataset {name} ({counted(files, 'file')}) for good{hit}", yes=yes)
+        users = _users(store, name, force)  # the question may have waited for long
         remove_dataset(store, index, name)
-    context.output.done({"dataset": name, "removed": True}, f"removed dataset {name}")
+    record = {"dataset": name, "removed": True, **_users_record(users)}
+    context.output.done(record, f"removed dataset {name}{_hit(users)}")
+
+
+def _users(store: ObjectStore, name: str, force: bool) -> DatasetUsers:
+    """Return the users that `force` accepts; without it, raise `Refused` if there are any."""
+    from dieselfs.housekeeping.dataset_users import dataset_users, lasting_users
+
+    if force:
+        return dataset_users(store, name, time.time_ns())
+    users = lasting_users(store, name)
+    users.check_none()
+    return users
+
+
+def _hit(users: DatasetUsers) -> str:
+    """Return the end of a sentence that names the users that lose their files; empty for none."""
+    described = ", ".join(users.described())
+    return printable(f"; used by {described}" if described else "")
+
+
+def _users_record(users: DatasetUsers) -> dict[str, Any]:
+    mounts = [picked(lease, "host pid generations") for lease in users.mounts]
+    return {"mounts": mounts, "tags": [tag.name for tag in users.tags]}
 
 
 def print_datasets(context: CommandContext, human: bool | None = None) -> None:

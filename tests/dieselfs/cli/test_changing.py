@@ -1,9 +1,12 @@
 """rm, dataset, snapshot: what they change, and what they refuse to."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from chunkstore.leases import Lease, new_lease_id, write_lease
+from dieselfs.assembly import open_store
 from dieselfs.client import Client
 from tests.dieselfs.cli.conftest import Dlcmd
 
@@ -69,6 +72,37 @@ def test_dataset_rm(dlcmd: Dlcmd) -> None:
     assert dlcmd("dataset", "rm", "pets", "-y").code == 0
     assert dlcmd("dataset", "ls").lines == []
     assert dlcmd("dataset", "rm", "pets", "-y").code == 3
+
+
+def test_dataset_rm_names_whom_it_hits(dlcmd: Dlcmd, url: str, pets: Client) -> None:
+    store = open_store(url)
+    lease = Lease(new_lease_id(), 1, pets.dataset.ref.id, (2,), "node-1", 7, time.time_ns())
+    write_lease(store, "pets", lease)
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    assert dlcmd("snapshot", "tag", "pets", "v1").code == 0
+    before = sorted(info.key for info in store.list(""))
+    refused = dlcmd("dataset", "rm", "pets", "--yes")
+    assert refused.code == 1
+    for part in (
+        "in use by a mount on node-1 (process 7) and tag v1",
+        "snapshot untag pets v1`",
+        "--force",
+    ):
+        assert part in refused.err
+    assert sorted(info.key for info in store.list("")) == before
+    assert dlcmd("dataset", "rm", "pets", "--force").code == 2  # nobody to ask
+    removed = dlcmd("dataset", "rm", "pets", "--yes", "--force", "--json")
+    [record] = removed.records
+    assert record["mounts"] == [{"host": "node-1", "pid": 7, "generations": [2]}]
+    assert record["tags"] == ["v1"]
+    assert dlcmd("dataset", "rm", "pets", "-y").code == 3
+
+
+def test_dataset_rm_with_force_tells_people_whom_it_hit(dlcmd: Dlcmd) -> None:
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    assert dlcmd("snapshot", "tag", "pets", "v1").code == 0
+    removed = dlcmd("dataset", "rm", "pets", "--yes", "--force")
+    assert (removed.code, "removed dataset pets; used by tag v1" in removed.err) == (0, True)
 
 
 def test_a_snapshot_is_made_listed_shown_pulled_and_verified(dlcmd: Dlcmd, snapshots: Path) -> None:

@@ -344,7 +344,7 @@ def test_another_dataset_is_not_refreshed(dlcmd: Dlcmd, dataset: Path, mountpoin
     assert dlcmd("mount", "pets", mountpoint).code == 0
     result = dlcmd("mount", "--refresh", "cows", mountpoint)
     assert (result.code, "pets is mounted at" in result.err) == (8, True)
-    assert dlcmd("dataset", "rm", "pets", "--yes").code == 0
+    assert dlcmd("dataset", "rm", "pets", "--yes", "--force").code == 0
     put_again(dlcmd, dataset, "new.jpg")
     result = dlcmd("mount", "--refresh", "pets", mountpoint)
     assert (result.code, "is not the pets of the store" in result.err) == (8, True)

@@ -62,6 +62,9 @@ def test_a_mount_holds_a_lease_until_its_end(
     assert pins(store, "pets", time.time_ns()).generations == (2,)
     refused = dlcmd("snapshot", "rm", "pets@2", "--yes")
     assert (refused.code, "running mount" in refused.err) == (1, True)
+    refused = dlcmd("dataset", "rm", "pets", "--yes")
+    assert (refused.code, f"(process {server}): unmount it" in refused.err) == (1, True)
+    assert (mountpoint / "cat/1.jpg").read_bytes() == (dataset / "cat/1.jpg").read_bytes()
     (dataset / "new.jpg").write_bytes(b"new")
     assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
     with open(mountpoint / "cat/1.jpg", "rb"):
@@ -75,6 +78,15 @@ def test_a_mount_holds_a_lease_until_its_end(
     eventually(lambda: not is_alive(pid), "the daemon's end")
     eventually(lambda: not leases(store), "the lease's end")
     assert len(dlcmd("snapshot", "prune", "pets", "--keep-last", "1", "--yes").lines) == 1
+
+
+def test_a_dataset_that_was_unmounted_just_now_is_removed(
+    dlcmd: Dlcmd, dataset: Path, store: LocalDirectory, mountpoint: Path
+) -> None:
+    mount(dlcmd, mountpoint)
+    eventually(lambda: leases(store), "the lease")
+    assert dlcmd("umount", mountpoint).code == 0
+    assert dlcmd("dataset", "rm", "pets", "--yes").code == 0
 
 
 def test_what_a_killed_mount_leaves_ends_by_time(
