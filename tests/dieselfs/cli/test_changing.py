@@ -13,11 +13,11 @@ from tests.dieselfs.cli.conftest import Dlcmd
 pytestmark = pytest.mark.usefixtures("pets")
 
 
-def test_rm_wants_a_confirmation_where_nobody_can_be_asked(dlcmd: Dlcmd, pets: Client) -> None:
+def test_rm_wants_a_confirmation_where_nobody_can_be_asked(dlcmd: Dlcmd) -> None:
     result = dlcmd("rm", "pets:readme.txt")
     assert result.code == 2
     assert "--yes" in result.err
-    assert pets.get("readme.txt")
+    assert dlcmd("cat", "pets:readme.txt").code == 0
 
 
 def test_rm_deletes_files_and_with_r_directories(dlcmd: Dlcmd) -> None:
