@@ -27,13 +27,13 @@ from dieselfs.cache.node.block_eviction import (
     nothing_owned,
     policy_of,
 )
+from dieselfs.cache.node.block_source import BlockSource
 from dieselfs.cache.node.chunk_files import ChunkFiles, FileSystemFull
 from dieselfs.cache.node.known_damage import KnownDamage
 from dieselfs.cache.node.member_port import MemberPort
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import CacheObserver, MemoryStatistics
-from dieselfs.cache.ports.shared_source import SharedSource
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone, NotYetSupported
 from dieselfs.prefetch.window import PrefetchStatistics
 
@@ -71,6 +71,7 @@ class _Flight:
 
     ahead: bool
     as_owner: bool
+    """True if it waits for no node that may wait for this one."""
     arrived: Future[bool] = field(default_factory=Future)
     """True: the block is cached. False: the fetching thread was interrupted."""
 
@@ -99,12 +100,11 @@ class Master:
         statistics of their prefetching. `owns` is given if other nodes ask this one for its share.
         Then heads of chunks are kept too, if `source` is a `SharedSource`.
         """
-        self._source = source
-        self._shared = source if owns is not None and isinstance(source, SharedSource) else None
+        self._source = BlockSource(source, asks_peers=owns is not None)
         self._owns = nothing_owned if owns is None else owns
         self.chunks = folder.chunks
         """The folder of cache blocks."""
-        self._files = ChunkFiles(folder.chunks, None if self._shared is None else folder.heads)
+        self._files = ChunkFiles(folder.chunks, folder.heads if self._source.has_heads else None)
         self._follow, self._planned = follow, planned
         self._budget = AgreedBudget(budget_bytes, time.monotonic)
         self._lock = threading.Lock()
@@ -173,9 +173,11 @@ class Master:
                     self._damage.check(block.name)
                     if not self._reserve(block, ahead, patient_until):
                         continue
-                    mine = self._in_flight[block.name] = self._flight(block, ahead, as_owner)
+                    mine = self._in_flight[block.name] = _Flight(
+                        ahead, as_owner or not self._source.is_elsewhere(block)
+                    )
                     break
-                if as_owner and not self._ends_here(block, flight):
+                if as_owner and not (flight.as_owner or self._source.is_reading_store(block)):
                     raise AlreadyLoading(f"block {block.name} is being fetched from another node")
             if flight.arrived.result():
                 return
@@ -187,7 +189,7 @@ class Master:
         A `fetch` that waits for it waits for no other node.
         """
         with self._lock:
-            return block.name in self._in_flight and self._is_reading_store(block)
+            return block.name in self._in_flight and self._source.is_reading_store(block)
 
     def readers_wait(self) -> bool:
         """Return whether a block is being fetched for a reader, of this node or of another."""
@@ -358,7 +360,7 @@ class Master:
         Return False if another attempt may succeed now: the caller checks the state again. Raises
         `CacheFull`.
         """
-        length = block.length + self._kept_head_bytes(block)
+        length = block.length + self._source.head_bytes(block)
         asked = self._accounting.reserve(block.name, length, ahead=ahead)
         self._remove(asked.evicted)
         if asked.granted:
@@ -376,21 +378,6 @@ class Master:
             "more",
             "give the task more memory with --memory",
         )
-
-    def _kept_head_bytes(self, block: CacheBlock) -> int:
-        return 0 if self._shared is None or block.file is not None else block.chunk.head_bytes
-
-    def _flight(self, block: CacheBlock, ahead: bool, as_owner: bool) -> _Flight:
-        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(block.chunk.id)
-        return _Flight(ahead, as_owner or not elsewhere)
-
-    def _ends_here(self, block: CacheBlock, flight: _Flight) -> bool:
-        """Return whether a fetch waits for no other node that may wait for this one."""
-        return flight.as_owner or self._is_reading_store(block)
-
-    def _is_reading_store(self, block: CacheBlock) -> bool:
-        part = None if block.file is None else block
-        return self._shared is None or self._shared.is_reading_store(block.chunk.id, part)
 
     def _settle_budget(self) -> None:
         budget = self._accounting.budget_bytes = self._budget.bytes
@@ -432,19 +419,6 @@ class Master:
             for observer in self._observers:
                 observer.release_evicted()
 
-    def _fetch_from_source(
-        self, block: CacheBlock, as_owner: bool
-    ) -> tuple[memoryview | None, memoryview]:
-        """Return (the head if it is kept, the bytes of the block)."""
-        shared = self._shared
-        if shared is None:
-            return None, block.fetch(self._source)
-        if block.file is None:
-            return (shared.whole_as_owner if as_owner else shared.whole)(block.chunk)
-        if as_owner:
-            return None, shared.read_as_owner(block.file, block.start, block.length)
-        return None, block.fetch(shared)
-
     def _load(self, block: CacheBlock, flight: _Flight) -> None:
         """Fetch a block for which there is room.
 
@@ -453,7 +427,7 @@ class Master:
         """
         error: BaseException | None = None
         try:
-            head, data = self._fetch_from_source(block, flight.as_owner)
+            head, data = self._source.fetch(block, flight.as_owner)
             self._store(block, data, head)
         except LocalFileError as failure:
             log.warning("cannot write to node memory: %s", failure)
