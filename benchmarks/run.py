@@ -35,6 +35,7 @@ QUICK = {
     "bench_scrub": ["--quick"],
     "bench_shuffle": ["--files", "20000"],
     "bench_recovery": ["--files", "20000", "--rounds", "1"],
+    "bench_read_miss": ["--files", "500", "--rounds", "1"],
     "bench_resume": ["--files", "20000", "--rounds", "1"],
     "bench_shuffle_quality": ["--files", "20000", "--rounds", "1"],
     "bench_accuracy": ["--quick"],
