@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 import xxhash
 
+from dieselfs.errors import MountpointBusy
+from dieselfs.fuse.mounts.mountpoint import unmount
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, ring_of
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
+from tests.mount.mounting import is_alive
 from tests.peers.task_nodes import DLCMD, NAME, PeerDataset, make_dataset
 
 
@@ -54,14 +57,17 @@ def mounted(
         "DIESELFS_INDEX": f"lmdb://{folder}/index",
         "DIESELFS_SNAPSHOTS": str(dataset.snapshot.parent),
     }
-    said = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, timeout=60)
+    said = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    record = json.loads(said.stdout)
     try:
         yield mountpoint
     except BaseException:
-        print(Path(json.loads(said.stdout)["log"]).read_text())
+        print(Path(record["log"]).read_text())
         raise
     finally:
-        subprocess.run(["umount", "-R", mountpoint], check=True, timeout=60)
+        # Whoever lists the mounts of this machine uses this one for a moment.
+        eventually(lambda: unmount(mountpoint) is None, "unmounted", ignored=MountpointBusy)
+        eventually(lambda: not is_alive(record["pid"]), "the end of the mount")
 
 
 def read_all(mountpoint: Path, dataset: PeerDataset, part: Callable[[int], object]) -> None:
@@ -112,7 +118,7 @@ def test_mounts_read_the_store_once_and_do_not_notice_that_nodes_stop_and_die(
 
         with mounted(tmp_path / "second", dataset, nodes) as mountpoint:
             with ThreadPoolExecutor(1) as threads:
-                threads.submit(read_all, mountpoint, dataset, between).result(60)
+                threads.submit(read_all, mountpoint, dataset, between).result(PATIENCE_S)
             shown = ring_of_mount(mountpoint)
             assert shown["bytes_from_nodes"] > 0
             assert shown["bytes_from_store"] > 0
