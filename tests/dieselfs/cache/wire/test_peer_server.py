@@ -389,12 +389,13 @@ def test_a_client_that_has_gone_is_no_surprise(
 
 def test_clients_that_take_nothing_leave_workers_for_the_others() -> None:
     """As many as there are workers: the processes of a node that was stopped."""
-    patient = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, PlainChunks([]), max_workers=2)
+    cached = PlainChunks([])
+    patient = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, cached, max_workers=2)
     stopped = [greeted(patient) for _ in range(4)]
     for number, stream in enumerate(stopped):
         wanted = chunk(10 + number, 16 << 20)
         stream.send((encode_request(1, ReadFile(wanted, 0, 16 << 20, True)),), SOON_S)
-    time.sleep(0.5)  # they are brought, and sent as far as the network takes them
+    eventually(lambda: len(cached.loaded) == len(stopped), "all are loaded, and on their way")
     client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", patient.address, 1)
     for number in range(40, 44):
         began = time.monotonic()
