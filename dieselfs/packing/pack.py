@@ -25,10 +25,10 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.publisher import Publisher
 from dieselfs.packing.background_thread import BackgroundThread
-from dieselfs.packing.preflight import preflight
+from dieselfs.packing.preflight import check_named, preflight
 from dieselfs.packing.processes import PackingProcesses
 from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of
-from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree, check_source, mixed
+from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, mixed
 from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure
 from metadata.errors import MetadataError
 from metadata.kv.key_value_store import KeyValueStore
@@ -50,10 +50,9 @@ def pack(
 
     Returns the state when all is committed and indexed. An interrupt at any moment leaves committed
     files complete and the others invisible; the same request again packs the rest. Raises
-    `BadSource` before anything became visible, or the errors of store and index.
+    `BadSources` before anything became visible, or the errors of store and index.
     """
-    for source in request.sources:
-        check_source(source.disk_path if isinstance(source, SourceTree) else source.base)
+    check_named(request.sources)
     store = open_store()  # imports its library once, before the workers would each do so
     workers = PackingProcesses(
         open_store, open_index, request.jobs if request.order == "scatter" else 1

@@ -18,19 +18,47 @@ from dieselfs.packing.put_request import (
     batches_of,
     batches_of_source,
 )
-from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree
+from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree, refusal_of
 
 _BATCH_FILES = 4096
+
+
+class BadSources(BadSource):
+    """Sources that cannot be packed; nothing was put."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        """`reasons` are all there are, one for each source, each with its path."""
+        several = len(reasons) > 1
+        what = f"{len(reasons):,} sources cannot be packed" if several else reasons[0]
+        them = "them" if several else "it"
+        super().__init__(f"{what}: no file was put; fix {them}, or leave {them} out with --exclude")
+        self.reasons = reasons
+
+
+def check_named(sources: Sequence[SourceTree | FileList]) -> None:
+    """Raise `BadSources` if a source that the user has named cannot be read.
+
+    The error then names everything below the others too that cannot be packed.
+    """
+    if any(_refusal(source) is not None for source in sources):
+        preflight(sources, PackProgress())
+
+
+def _refusal(source: SourceTree | FileList) -> str | None:
+    return source.refusal() if isinstance(source, SourceTree) else refusal_of(source.base)
 
 
 def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
     """Walk all sources without packing.
 
-    Raises `BadSource` or `InvalidPath` if a file cannot be packed.
+    Raises `BadSources`, which names all sources that cannot be packed, or `InvalidPath`.
     """
     skipped = SkippedEntries()
     is_root = os.geteuid() == 0  # root may read everything; other users need a check of each file
     for source in sources:
+        if isinstance(source, FileList) and (refusal := _refusal(source)) is not None:
+            skipped.unreadable.append(refusal)
+            continue
         for batch in batches_of_source(source, skipped, _BATCH_FILES):
             if isinstance(source, FileList):
                 skipped.unreadable.extend(_unreadable(batch, source.follow_links))
@@ -42,11 +70,7 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
             _check_paths_in(source)
     progress.special = skipped.special
     if skipped.unreadable:
-        more = f" (and {len(skipped.unreadable) - 1} more)" if len(skipped.unreadable) > 1 else ""
-        raise BadSource(
-            f"{skipped.unreadable[0]}{more}: no file was put; fix it, or leave it out with "
-            "--exclude"
-        )
+        raise BadSources(skipped.unreadable)
     progress.walked = True
     progress.changed()
 

@@ -7,6 +7,7 @@ for each file.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -14,13 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from chunkstore.errors import BadSource
 from dieselfs.dataset.path_filter import PathFilter
 
 BATCH_FILES = 32
 _MIXED_BATCHES = 8192
 """Batches held back for mixing: about 260,000 names, 30 MB."""
 
+
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""The errors of a link that leads to no file and to no directory."""
 
 _Above = frozenset[tuple[int, int]]
 """The devices and inodes of the directories above, by which a circle of links is found."""
@@ -74,13 +77,15 @@ class SourceTree:
 
         The batches of a directory come after those of the directories above it.
         """
+        if self._is_left_out():
+            return
+        if (refusal := self.refusal()) is not None:
+            skipped.unreadable.append(refusal)
+            return
         try:
             status = os.stat(self.disk_path)
-        except OSError as error:
+        except OSError as error:  # it has just vanished
             skipped.unreadable.append(_reason(self.disk_path, error))
-            return
-        if not self.follow_links and os.path.islink(self.disk_path):
-            skipped.unreadable.append(_refused_link(self.disk_path))
             return
         if not stat.S_ISDIR(status.st_mode):
             disk_directory, name = os.path.split(self.disk_path)
@@ -99,6 +104,23 @@ class SourceTree:
                 )
             pending.extend(reversed(folders))
 
+    def refusal(self) -> str | None:
+        """Return why the source itself cannot be put, None if it can or is left out."""
+        if self._is_left_out():
+            return None
+        if not self.follow_links and os.path.islink(self.disk_path):
+            return _refused_link(self.disk_path)
+        return refusal_of(self.disk_path)
+
+    def _is_left_out(self) -> bool:
+        """Return True if the filters leave out the source, which is no directory."""
+        if not self.filters:
+            return False
+        is_link = os.path.islink(self.disk_path)
+        if os.path.isdir(self.disk_path) and (self.follow_links or not is_link):
+            return False
+        return not self.filters.takes(os.fsdecode(os.path.basename(self.disk_path)))
+
     def _read(
         self, disk_path: bytes, target: bytes, above: _Above, skipped: SkippedEntries
     ) -> tuple[list[bytes], list[_Folder]]:
@@ -110,30 +132,35 @@ class SourceTree:
             skipped.unreadable.append(_reason(disk_path, error))
             return names, folders
         with entries:
-            filtered = bool(self.filters)
             found = _until_failure(entries, disk_path, skipped)
             for entry in sorted(found, key=lambda entry: entry.name) if self.by_path else found:
-                name = entry.name
-                below = self._below(target, name) if filtered else ""
+                wanted = True
+                if self.filters:
+                    below = self._below(target, entry.name)
+                    if self.filters.prunes(below):
+                        continue
+                    wanted = self.filters.takes(below)
                 try:
                     if entry.is_symlink() and not self.follow_links:
-                        skipped.unreadable.append(_refused_link(entry.path))
+                        if wanted:
+                            skipped.unreadable.append(_refused_link(entry.path))
                     elif entry.is_file():
-                        if not filtered or self.filters.takes(below):
-                            names.append(name)
+                        if wanted:
+                            names.append(entry.name)
                     elif entry.is_dir():
-                        if filtered and self.filters.prunes(below):
-                            continue
-                        seen = above
-                        if entry.is_symlink() or len(above) > 1:
-                            seen = self._enter(entry, above)
-                        folders.append((entry.path, target + b"/" + name if target else name, seen))
-                    else:
+                        folders.append(self._folder(entry, target, above))
+                    elif wanted:
                         os.stat(entry.path)  # raises for a link to nowhere
                         skipped.special.append(entry.path)
                 except OSError as error:
-                    skipped.unreadable.append(_reason(entry.path, error))
+                    if wanted or error.errno not in _NOWHERE:
+                        skipped.unreadable.append(_reason(entry.path, error))
         return names, folders
+
+    def _folder(self, entry: os.DirEntry[bytes], target: bytes, above: _Above) -> _Folder:
+        below = target + b"/" + entry.name if target else entry.name
+        is_link = entry.is_symlink()
+        return entry.path, below, self._enter(entry, above) if is_link or len(above) > 1 else above
 
     def _enter(self, entry: os.DirEntry[bytes], above: _Above) -> _Above:
         status = entry.stat()
@@ -184,16 +211,17 @@ def mixed(batches: Iterable[EntryBatch], seed: int) -> Iterator[EntryBatch]:
     yield from buffer
 
 
-def check_source(path: bytes) -> None:
-    """Raise `BadSource` unless `path` names a file or directory that can be read."""
+def refusal_of(path: bytes) -> str | None:
+    """Return why `path` is no file or directory that can be read, None if it is one."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        raise BadSource(f"{_reason(path, error)}: check the source's name") from None
+        return _reason(path, error)
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise BadSource(f"{os.fsdecode(path)} is neither a file nor a directory: name one")
+        return f"{os.fsdecode(path)} is neither a file nor a directory"
     if not os.access(path, os.R_OK):
-        raise BadSource(f"{os.fsdecode(path)} cannot be read: check its owner and mode")
+        return f"{os.fsdecode(path)}: cannot be read: check its owner and mode"
+    return None
 
 
 def _refused_link(path: bytes) -> str:

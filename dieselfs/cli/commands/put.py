@@ -21,7 +21,7 @@ from dieselfs.cli.command import (
     size_option,
 )
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.exit_codes import ExitCode, Failure, report
 from dieselfs.cli.rendering.output import counted, picked, printable
 from dieselfs.cli.rendering.progress import Reached
 from dieselfs.cli.values.sizes import human_size
@@ -101,6 +101,7 @@ def put(
     finishes an interrupted put. Nothing becomes visible until all sources have been found readable.
     After that, whole files become visible as they are committed.
     """
+    from dieselfs.packing.preflight import BadSources
     from dieselfs.packing.put_request import PackProgress, PackRequest
 
     if len(places) < 2 and files_from is None:
@@ -130,9 +131,19 @@ def put(
         target_bytes=chunk_size,
         checksum=checksum,
     )
-    if dry_run:
-        return _dry_run(context, request, address)
-    return _put(context, request, address, PackProgress())
+    try:
+        if dry_run:
+            return _dry_run(context, request, address)
+        return _put(context, request, address, PackProgress())
+    except BadSources as error:
+        _name_all(error.reasons, as_json=context.output.json)
+        raise
+
+
+def _name_all(reasons: Sequence[str], *, as_json: bool) -> None:
+    """Report each of several sources on a line of its own; the error names a single one."""
+    for reason in reasons if len(reasons) > 1 else ():
+        report(Failure(ExitCode.FAILURE, printable(reason), "", "BadSource"), as_json=as_json)
 
 
 def _trees(

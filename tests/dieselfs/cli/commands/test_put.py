@@ -251,13 +251,16 @@ def test_links_are_followed_loops_found_and_no_follow_refuses(place: Place, tmp_
     place.summary(f"{top}/", "dl://d")
     found = place.content()
     assert found[b"a/file"].data == b"far" == found[b"again/folder/sub/f"].data
-    for refused in (f"{top}/", top / "a/file", top / "again"):
+    for refused in (top / "a/file", top / "again"):
         done = place.put("--no-follow", refused, "dl://e")
         assert "symbolic link" in only_error(done, 1)
+    done = place.put("--no-follow", f"{top}/", "dl://e")
+    for link in ("a/file", "a/folder", "again"):
+        assert f"{top}/{link} is a symbolic link (refused by --no-follow)\n" in done.stderr
     done = place.put("--no-follow", "--files-from", "-", top, "dl://e", names=b"a/file\n")
     assert "symbolic link" in only_error(done, 1)
     (top / "a/up").symlink_to("..")
-    assert "leads back" in only_error(place.put(f"{top}/", "dl://e"), 1)
+    assert f"{top}/again/up leads back" in place.put(f"{top}/", "dl://e").stderr
     assert not place.exists("e")
 
 
@@ -301,6 +304,43 @@ def test_filters(place: Place, source: Path) -> None:
     assert {path for path, node in place.content("f").items() if node.data is not None} == {
         b"cat/zero"
     }
+
+
+def test_what_is_excluded_is_not_looked_at(place: Place, source: Path) -> None:
+    (source / "cat/dangling").symlink_to("nowhere")
+    os.mkfifo(source / "pipe")
+    for no_follow in ([], ["--no-follow"]):
+        for dry_run in ([], ["-n"]):
+            options = [*no_follow, *dry_run, "--exclude", "dangling", "--exclude", "pipe"]
+            done = place.put("-q", *options, f"{source}/", "dl://d")
+            assert (done.returncode, done.stderr) == (0, "")
+            named = [source / "cat/dangling", source / "pipe", source / "script"]
+            done = place.put("-q", *options, *named, "dl://d/named")
+            assert (done.returncode, done.stderr) == (0, "")
+    assert place.content()[b"named/script"].data == b"#!"
+
+
+def test_all_bad_sources_are_named(place: Place, source: Path) -> None:
+    bad = [source / name for name in ("cat/dangling", "cat/deep/none", "circle")]
+    bad[0].symlink_to("nowhere")
+    bad[1].symlink_to("/no/where")
+    bad[2].symlink_to("circle")
+    for dry_run in ([], ["-n"]):
+        named = place.folder / "none"
+        done = place.put(*dry_run, "--no-progress", f"{source}/", named, source / "pipe", "dl://d")
+        *lines, last = done.stderr.splitlines()
+        assert (done.returncode, done.stdout) == (1, "")
+        reasons = [f"{path}: No such file or directory" for path in (*bad[:2], named)]
+        reasons += [f"{source}/pipe: No such file or directory"]
+        reasons += [f"{bad[2]}: Too many levels of symbolic links"]
+        assert sorted(lines) == sorted(f"dlcmd: {reason}" for reason in reasons)
+        assert last.startswith("dlcmd: 5 sources cannot be packed: no file was put; ")
+    done = place.put("--json", f"{source}/", "dl://d")
+    records = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert {str(path) for path in bad} == {
+        record["message"].partition(":")[0] for record in records[:-1]
+    }
+    assert not place.exists()
 
 
 def test_files_from(place: Place, source: Path) -> None:
