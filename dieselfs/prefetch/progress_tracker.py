@@ -130,6 +130,7 @@ class MountProgress(ProgressTracker):
     def position(self) -> int:
         """Return the low progress, and watch the probes that come next."""
         self._at.look(self._budget_bytes, self._budget_bytes // 2)
+        self._at.watch()
         return self._at.low
 
     def leading_position(self) -> int:

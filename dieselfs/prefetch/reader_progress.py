@@ -52,7 +52,7 @@ class ReaderProgress:
         return self.low >= len(self.read_bytes) - 1
 
     def look(self, ahead_bytes: int, most_bytes: int) -> None:
-        """Look at the probes, and watch those that come next.
+        """Look at the probes.
 
         A reader reads at most `ahead_bytes` ahead. Readers may skip a probe (a last batch that is
         dropped): if the low progress falls back by more than `most_bytes`, it is moved on.
@@ -68,6 +68,9 @@ class ReaderProgress:
             low = max(low, forced)
             self.apart = 0  # they were not apart: no reader reads what is between
         self.low = low
+
+    def watch(self) -> None:
+        """Watch the probes that come next."""
         self.probes.watch(self.leading_position)
 
     def surely_read(self, before: npt.NDArray[np.int64], held_back_bytes: int) -> int:

@@ -152,7 +152,8 @@ class PlannedPages(ProgressTracker):
         self._take_filled()
         at, budget = self._at, self._budget_bytes()
         at.look(budget, budget // (2 * self._copies))
-        self._fill()
+        self._fill()  # before the watches, each of which costs microseconds
+        at.watch()
         surely_read = at.surely_read(self._bytes.before, self._held_back)
         self._pass(surely_read)
         if self._filler.stages or not self._keeps:
