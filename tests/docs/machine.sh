@@ -21,7 +21,9 @@ overlay() {  # overlay <lower> <name> <at>
 }
 
 overlay / machine $root/root
-for folder in dev sys; do mount --rbind /$folder $root/root/$folder; done
+mount --bind /dev $root/root/dev  # without what others have mounted below /dev/shm
+mount --bind /dev/pts $root/root/dev/pts
+mount --rbind /sys $root/root/sys
 mount -t proc proc $root/root/proc
 for folder in tmp run dev/shm; do
     mount -t tmpfs "${folder//\//-}" $root/root/$folder
