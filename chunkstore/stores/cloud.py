@@ -8,7 +8,7 @@ obstore's threads do not survive a fork: see `forked_store`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -91,6 +91,16 @@ class CloudStore:
             raise self._translated(error, prefix) from error
         if empty:
             self._check_that_absence_is_reported()
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix, by a listing with a delimiter."""
+        try:
+            found = obstore.list_with_delimiter(self._store, prefix=prefix.rstrip("/") or None)
+        except Exception as error:
+            raise self._translated(error, prefix) from error
+        if not found["common_prefixes"]:
+            self._check_that_absence_is_reported()
+        return [str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"]]
 
     def delete(self, key: str) -> None:
         """Delete an object."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty
 from typing import TypeVar
 
 from chunkstore.call_threads import Answer, Answers, CallThreads
 from chunkstore.errors import Unavailable
+from chunkstore.stores.folder_names import ListsFolders, folders_of
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import StoreWrapper
@@ -68,6 +69,13 @@ class DeadlineStore(StoreWrapper):
         what = f"the listing of {prefix!r}"
         while page := self._bounded(lambda: list(itertools.islice(entries, _PAGE_ENTRIES)), what):
             yield from page
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix; raise `Unavailable` if the answer is late."""
+        if not isinstance(self._wrapped, ListsFolders):
+            return list(folders_of(self.list(prefix), prefix))
+        folders = self._wrapped.folders
+        return self._bounded(lambda: folders(prefix), f"the listing of {prefix!r}")
 
     def delete(self, key: str) -> None:
         """Delete an object; raise `Unavailable` if the answer is late."""

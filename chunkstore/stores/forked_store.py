@@ -16,13 +16,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import send_handle
 from typing import Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
+from chunkstore.stores.folder_names import folder_names, folders_of
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 
 _START_TIMEOUT_S: Final = 15.0
@@ -78,6 +79,12 @@ class ForkedStore:
         return (
             iter(self._call("list", prefix)) if self._goes_elsewhere() else self._store.list(prefix)
         )
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix; in a forked child, from a whole listing."""
+        if self._goes_elsewhere():
+            return list(folders_of(self._call("list", prefix), prefix))
+        return folder_names(self._store, prefix)
 
     def delete(self, key: str) -> None:
         """Delete an object."""

@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -112,6 +112,16 @@ class LocalDirectory:
                 for name in names:
                     with suppress(FileNotFoundError):
                         yield ObjectInfo(f"{start}{name}", os.stat(f"{folder}/{name}").st_size)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names of folders; one may have lost its objects."""
+        with self._translated(prefix):
+            self._check_root()
+            try:
+                entries = list(os.scandir(f"{self.root}/{prefix}"))
+            except FileNotFoundError:
+                return []
+            return [entry.name for entry in entries if entry.is_dir() and _has_folder(entry.path)]
 
     def delete(self, key: str) -> None:
         """Delete an object and sync its folder."""
@@ -231,6 +241,12 @@ def _raise_unless_absent(error: OSError) -> None:
     """
     if error.errno not in (errno.ENOENT, errno.ENOTDIR):
         raise error
+
+
+def _has_folder(path: str) -> bool:
+    """Return whether the folder has another one in it, as all but fan-out folders do."""
+    with os.scandir(path) as entries:
+        return any(entry.is_dir() for entry in entries)
 
 
 def _read_all(fd: int, offset: int, length: int) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
 
@@ -29,6 +30,10 @@ class StoreWrapper:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List objects of the wrapped store."""
         return self._wrapped.list(prefix)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix of the wrapped store."""
+        return folder_names(self._wrapped, prefix)
 
     def delete(self, key: str) -> None:
         """Delete an object of the wrapped store."""

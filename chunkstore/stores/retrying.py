@@ -14,11 +14,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from chunkstore.errors import AlreadyExists, NotFound, Unavailable
+from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.outage import Outage
 from chunkstore.stores.time_left import OperationEnds, time_left_s
@@ -148,6 +149,10 @@ class RetryingStore:
                     ends = now + time_left_s(self._policy.operation_timeout_s)
                 pause_s = self._pause_after(failures, error, ends - now)
             self._sleep(pause_s)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names below a prefix, with retries."""
+        return self._persist(lambda: folder_names(self._store, prefix))
 
     def delete(self, key: str) -> None:
         """Delete an object, with retries."""

@@ -498,7 +498,9 @@ def fork(run: Callable[[], None]) -> int:
     status = 1
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, CHILD_TIMEOUT_S)  # whatever becomes of the test, no child stays
+        signal.setitimer(
+            signal.ITIMER_REAL, CHILD_TIMEOUT_S
+        )  # whatever becomes of the test, no child stays
         run()
         status = 0
     except BaseException:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chunkstore.errors import AlreadyExists, BadSource, NotFound
+from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 
 OpenStore = Callable[[], ObjectStore]
@@ -107,6 +108,14 @@ class ObjectStoreContract:
         for prefix in ["", "a/", "a/b/", "a/0f/", "0f/", "0f/0f/", "ab/", "none/", "top/", "a/on/"]:
             assert keys(store, prefix) == sorted(name for name in names if name.startswith(prefix))
         assert all(store.get(name) == name.encode() for name in names)
+
+    def test_names_below_a_prefix(self, store: ObjectStore) -> None:
+        for name in ["a/b/one", "a/b/two", "a/c/d/e", "a/top", "a/0f/one", "ab/g/one", "0f/top"]:
+            store.create(name, [b"x"])
+        assert folder_names(store, "a/") == ["0f", "b", "c"]
+        assert folder_names(store, "a/c/") == ["d"]
+        assert folder_names(store, "a/b/") == folder_names(store, "0f/") == []
+        assert folder_names(store, "none/") == []
 
     def test_an_empty_store_lists_nothing(self, store: ObjectStore) -> None:
         store.create(KEY, [b"x"])

@@ -90,15 +90,21 @@ def azure_server() -> Iterator[AzureServer]:
         do_GET = do_HEAD = do_PUT = do_POST = handle_one
 
         def list(self, container: str, query: dict[str, str]) -> None:
-            """Pages of 100."""
+            """Pages of 100; with a delimiter, names that go on behind it become one prefix."""
+            prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+            found: list[tuple[str, int | None]] = []
             with server.lock:
-                found = sorted(
-                    (name, len(data))
-                    for name, data in server.containers[container].items()
-                    if name.startswith(query.get("prefix", "")) and name >= query.get("marker", "")
-                )
+                for name, data in sorted(server.containers[container].items()):
+                    if not name.startswith(prefix):
+                        continue
+                    first, more_follows, _ = name[len(prefix) :].partition(delimiter or "\0")
+                    entry = (prefix + first + "/", None) if more_follows else (name, len(data))
+                    if entry[0] >= query.get("marker", "") and entry not in found[-1:]:
+                        found.append(entry)
             blobs = "".join(
-                f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{_DATE}</Last-Modified>"
+                f"<BlobPrefix><Name>{escape(name)}</Name></BlobPrefix>"
+                if size is None
+                else f"<Blob><Name>{escape(name)}</Name><Properties><Last-Modified>{_DATE}</Last-Modified>"
                 f"<Content-Length>{size}</Content-Length><Content-Type>x</Content-Type><Etag>e</Etag></Properties></Blob>"
                 for name, size in found[:100]
             )

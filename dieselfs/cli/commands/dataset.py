@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,8 +11,8 @@ from dieselfs.cli.command import command, human_option, yes_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.rendering.confirmation import confirm
-from dieselfs.cli.rendering.entries import iso_time
-from dieselfs.cli.rendering.output import counted, picked, printable
+from dieselfs.cli.rendering.entries import for_each, iso_time
+from dieselfs.cli.rendering.output import Output, counted, picked, printable
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
 if TYPE_CHECKING:
@@ -21,8 +20,13 @@ if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
     from dieselfs.client import Client
     from dieselfs.housekeeping.dataset_users import DatasetUsers
+    from dieselfs.snapshots.stored_datasets import StoredDataset
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.records import DatasetState
+
+_TOTALS: Final = "files bytes directories chunks"
+_AT_ONCE: Final = 16
+"""The number of datasets that are looked at concurrently."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -32,9 +36,9 @@ def dataset() -> None:
 
 @command(group=dataset, examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
 @human_option
-def ls(context: CommandContext, human: bool | None) -> None:
-    """List the datasets of the index."""
-    print_datasets(context, human)
+def ls(context: CommandContext, human: bool | None) -> int:
+    """List the datasets of the store, as the store has them."""
+    return print_datasets(context, human)
 
 
 @command(
@@ -107,32 +111,61 @@ def _users_record(users: DatasetUsers) -> dict[str, Any]:
     return {"mounts": mounts, "tags": [tag.name for tag in users.tags]}
 
 
-def print_datasets(context: CommandContext, human: bool | None = None) -> None:
-    """Print a line or a JSON record for each dataset of the index."""
-    from chunkstore.errors import ChunkStoreError
-    from dieselfs.dataset.dataset import stored_names
-    from metadata.dataset_state import list_datasets
+def print_datasets(context: CommandContext, human: bool | None = None) -> int:
+    """Print a line or a JSON record for each dataset of the store."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from dieselfs.snapshots.stored_datasets import dataset_names, stored_dataset
 
     output = context.output
-    with context.places() as (store, index):
-        records = [_totals(ref, _applied(index, ref)) for ref in list_datasets(index)]
-        # This lists the whole store, so do it only if the index is new or lost.
-        with suppress(ChunkStoreError):
-            for name in () if records else stored_names(store):
-                output.note(
-                    f"{name} is in the store, but not in the index yet: `dlcmd dataset info "
-                    f"{name}` adds it"
-                )
-    rows = [
-        [
-            r["name"],
-            f"{r['files']}",
-            output.size(r["bytes"], human),
-            *(f"{r['chunks']}", f"{r['generation']}", r["updated"]),
-        ]
-        for r in records
-    ]
-    output.listing(["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows, records)
+    found: list[StoredDataset] = []
+    with context.places() as (store, index), ThreadPoolExecutor(_AT_ONCE) as threads:
+        asked = {
+            name: threads.submit(stored_dataset, store, index, name)
+            for name in dataset_names(store)
+        }
+
+        def take(name: str) -> None:
+            if listed := asked[name].result():
+                found.append(listed)
+
+        code = for_each(asked, take, as_json=output.json)
+    rows = [_row(output, listed, human) for listed in found]
+    output.listing(
+        ["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows, map(_listed, found)
+    )
+    for listed in found:
+        if listed.totals is None:
+            name = listed.ref.name
+            output.note(
+                f"{name} is not counted: the index lacks it or is behind; `dlcmd dataset info "
+                f"{name}` updates the index"
+            )
+    return code
+
+
+def _listed(listed: StoredDataset) -> dict[str, Any]:
+    from chunkstore.chunk_id import print_id
+
+    totals = dict.fromkeys(_TOTALS.split())
+    if listed.totals is not None:
+        totals = picked(listed.totals, _TOTALS)
+    return {
+        "name": listed.ref.name,
+        "id": print_id(listed.ref.id),
+        "generation": listed.generation,
+        **totals,
+        "updated": iso_time(listed.updated_ns),
+    }
+
+
+def _row(output: Output, listed: StoredDataset, human: bool | None) -> list[str]:
+    record = _listed(listed)
+    size = "-" if listed.totals is None else output.size(listed.totals.bytes, human)
+    files, chunks = (
+        "-" if record[key] is None else str(record[key]) for key in ("files", "chunks")
+    )
+    return [record["name"], files, size, chunks, str(listed.generation), record["updated"]]
 
 
 def _applied(index: KeyValueStore, ref: DatasetRef) -> DatasetState:
@@ -148,7 +181,7 @@ def _totals(ref: DatasetRef, state: DatasetState) -> dict[str, Any]:
     return {
         "name": ref.name,
         "id": print_id(ref.id),
-        **picked(state, "generation files bytes directories chunks"),
+        **picked(state, f"generation {_TOTALS}"),
         "updated": iso_time(state.updated_ns),
     }
 

@@ -76,15 +76,17 @@ def ls(
     sort: str | None,
     cached: bool,
     ssd: str | None,
-) -> None:
-    """List a directory of a dataset; a file lists itself. Without ADDRESS, list the datasets."""
+) -> int:
+    """List a directory of a dataset; a file lists itself. Without ADDRESS, list the datasets.
+
+    The datasets are those of the store, whatever the index knows.
+    """
     if address is None and cached:
         raise UsageError("--cached is of one dataset's files", "`dlcmd cache ls` lists datasets")
     if address is None:
         from dieselfs.cli.commands.dataset import print_datasets
 
-        print_datasets(context, human)
-        return
+        return print_datasets(context, human)
     place = parse_address(address)
     with context.client(place) as client:
         entries: Iterable[FileStat] = (
@@ -98,6 +100,7 @@ def ls(
             _print_counts(context.output, entries, human, where)
         else:
             _print_entries(context.output, entries, long, recursive, human, where)
+    return 0
 
 
 def listed(client: Client, place: DatasetAddress, recursive: bool) -> Iterable[FileStat]:
