@@ -75,15 +75,23 @@ def snapshots(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pets(url: str, snapshots: Path) -> Client:
-    """The dataset `pets`."""
-    client = Client.connect(
-        "pets", store=open_store(url), index=open_index(url), create=True, snapshot_folder=snapshots
-    )
-    for path, data in FILES.items():
-        client.put(data, path, mode=0o640, mtime_ns=TIME_NS)
-    client.close()
-    return client
+def pets(url: str, snapshots: Path) -> Iterator[Client]:
+    """The dataset `pets`, as a client that has not been used."""
+
+    def connect() -> Client:
+        return Client.connect(
+            "pets",
+            store=open_store(url),
+            index=open_index(url),
+            create=True,
+            snapshot_folder=snapshots,
+        )
+
+    with connect() as client:
+        for path, data in FILES.items():
+            client.put(data, path, mode=0o640, mtime_ns=TIME_NS)
+    with connect() as client:
+        yield client
 
 
 @pytest.fixture
