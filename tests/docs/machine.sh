@@ -28,11 +28,11 @@ mount -t proc proc $root/root/proc
 for folder in tmp run dev/shm; do
     mount -t tmpfs "${folder//\//-}" $root/root/$folder
 done
-for folder in home data mnt local nvme shared srv var/log var/cache/dieselfs; do
+for folder in home/reader data mnt local nvme shared srv var/log var/cache/dieselfs; do
     mkdir -p /proc/self/fd/9/$folder $root/root/$folder
     mount --bind /proc/self/fd/9/$folder $root/root/$folder
 done
-mkdir -p $root/root/home/reader "$root/root$checkout"
+mkdir -p "$root/root$checkout"
 if [[ ${WRITABLE-} ]]; then
     mount --bind /proc/self/fd/8 "$root/root$checkout"
 else
