@@ -2,6 +2,7 @@
 
 ChunkStoreError
 ├── Unavailable      the store did not answer: retry later, or use another tier
+│   └── NoStoreYet   the first write creates the store: take it for an empty one
 ├── Corrupt          bytes arrived that are not what was stored: ask another copy
 ├── NotFound         no such object: report it to the user
 ├── AlreadyExists    a create-only put lost: take the next name
@@ -20,6 +21,10 @@ class ChunkStoreError(Exception):
 
 class Unavailable(ChunkStoreError):
     """The store did not answer, or answered that it cannot serve now. A retry may help."""
+
+
+class NoStoreYet(Unavailable):
+    """The store does not exist; the first object creates it."""
 
 
 class Corrupt(ChunkStoreError):

@@ -24,6 +24,7 @@ from chunkstore.errors import (
     AlreadyExists,
     ChunkStoreError,
     Denied,
+    NoStoreYet,
     NotFound,
     StoreFull,
     Unavailable,
@@ -194,8 +195,9 @@ class LocalDirectory:
         self._synced_folders.add(folder)
 
     def _check_root(self) -> None:
+        self._check_root_parent()
         if not self.root.is_dir():
-            raise Unavailable(
+            raise NoStoreYet(
                 f"there is no store at {self.root}: check --store, or pack a dataset first"
             )
 
@@ -206,7 +208,6 @@ class LocalDirectory:
         except ChunkStoreError:
             raise
         except FileNotFoundError as error:
-            self._check_root_parent()
             self._check_root()
             if creating:
                 raise Unavailable(

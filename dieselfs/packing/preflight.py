@@ -1,21 +1,15 @@
-"""The preflight: all that can be known to fail fails before the first put (docs/decisions/0003).
-
-`dlcmd put --dry-run` forecasts with it what a put would pack.
-"""
+"""The preflight: all that can be known to fail fails before the first put (docs/decisions/0003)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from chunkstore.errors import BadSource, InvalidPath
 from chunkstore.paths import MAX_PATH_BYTES, check_path, check_paths
 from dieselfs.packing.put_request import (
     FileList,
     PackProgress,
-    PackRequest,
-    batches_of,
     batches_of_source,
 )
 from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree, refusal_of
@@ -73,36 +67,6 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
         raise BadSources(skipped.unreadable)
     progress.walked = True
     progress.changed()
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The amount of data that a put would pack."""
-
-    files: int
-    bytes: int
-    chunks: int
-    """Chunks at the target size; larger files have one each."""
-
-
-def forecast(request: PackRequest) -> Forecast:
-    """Examine every source file (one stat each); raise `BadSource` as the put would."""
-    preflight(request.sources, PackProgress())
-    files = total = large = small = 0
-    for size in _sizes(request):
-        files += 1
-        total += size
-        if size >= request.target_bytes:
-            large += 1
-        else:
-            small += size
-    return Forecast(files, total, large + -(-small // request.target_bytes))
-
-
-def _sizes(request: PackRequest) -> Iterator[int]:
-    for batch in batches_of(request.sources, SkippedEntries()):  # the preflight has reported them
-        for name in batch.names:
-            yield os.stat(os.path.join(batch.disk_directory, name)).st_size
 
 
 def _without_access(batch: EntryBatch) -> Iterator[str]:

@@ -27,6 +27,7 @@ from chunkstore.stores.object_store import ObjectStore
 from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset_writer import CHUNK_IDS, MAX_MTIME_NS, MIN_MTIME_NS
 from dieselfs.dataset.parent_directories import ParentDirectories
+from dieselfs.packing.comparison import Present, present_files
 from dieselfs.packing.source_tree import EntryBatch
 from metadata.errors import PathNotFound
 from metadata.kv.key_value_store import KeyValueStore
@@ -169,7 +170,7 @@ class _Worker:
                 failed.append(str(error))
         if not batch.names:
             return FileReport(0, failed)
-        present = self._present(batch)
+        present = None if self._namespace is None else present_files(self._namespace, batch)
         prefix = batch.directory + b"/" if batch.directory else b""
         unchanged = 0
         try:
@@ -197,7 +198,7 @@ class _Worker:
         return FileReport(unchanged, failed)
 
     def _pack_file(
-        self, folder: int, name: bytes, target: bytes, present: _Present | None, batch: EntryBatch
+        self, folder: int, name: bytes, target: bytes, present: Present | None, batch: EntryBatch
     ) -> bool:
         """Read and pack one file; False if the dataset has it unchanged."""
         disk_path = os.path.join(batch.disk_directory, name)
@@ -210,12 +211,12 @@ class _Worker:
                 raise BadSource(f"{os.fsdecode(disk_path)} is no longer a file")
             _check_mtime(disk_path, status.st_mtime_ns)
             size, mode = status.st_size, status.st_mode & 0o7777
-            same = present if present and (present.size, present.mode) == (size, mode) else None
-            if same and not by_content and same.mtime_ns == status.st_mtime_ns:
+            same = present if present and present.may_equal(status, checksum=by_content) else None
+            if same and not by_content:
                 return False
             if size >= _LARGE_BYTES:
                 hashes = hash_stream(_parts(fd, size, disk_path), size)
-                if same and by_content and hashes.whole == same.hash:
+                if same and hashes.whole == same.hash:
                     return False
                 payload = _LargeFile(disk_path, size, hashes.whole)
                 self._writer.add_stream(target, size, hashes, payload, mode, status.st_mtime_ns)
@@ -225,7 +226,7 @@ class _Worker:
                 data = _read_changing(fd, data, disk_path)
         finally:
             os.close(fd)
-        if same and by_content and xxhash.xxh3_64_intdigest(data) == same.hash:
+        if same and xxhash.xxh3_64_intdigest(data) == same.hash:
             return False
         self._writer.add_file(target, data, mode, status.st_mtime_ns)
         return True
@@ -242,31 +243,6 @@ class _Worker:
                 if (int(row["mode"]) & 0o7777, int(row["mtime_ns"])) == attributes:
                     return
         self._writer.add_directory(path, *attributes)
-
-    def _present(self, batch: EntryBatch) -> dict[bytes, _Present] | None:
-        if self._namespace is None:
-            return None
-        wanted = [batch.renamed] if batch.renamed else batch.names
-        rows = self._namespace.stat_files(batch.directory, wanted)
-        return {
-            name: _Present(
-                int(row["length"]),
-                int(row["mode"]) & 0o7777,
-                int(row["mtime_ns"]),
-                int(row["hash"]),
-            )
-            for name, row in zip(batch.names, rows, strict=True)
-            if row is not None
-        }
-
-
-class _Present(NamedTuple):
-    """The attributes that the dataset has under a name."""
-
-    size: int
-    mode: int
-    mtime_ns: int
-    hash: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,19 +206,32 @@ def _listed(
 
 
 def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddress) -> int:
-    from dieselfs.packing.preflight import forecast
+    from chunkstore.errors import NoStoreYet
+    from dieselfs.dataset.dataset import open_dataset
+    from dieselfs.packing.forecast import forecast
     from dieselfs.packing.source_tree import SourceTree
+    from metadata.errors import DatasetNotFound
 
-    found = forecast(request)
+    with context.places() as (store, index):
+        try:
+            dataset = open_dataset(store, index, address.dataset)
+        except (DatasetNotFound, NoStoreYet):
+            dataset = None
+        found = forecast(request, dataset)
     context.output.result(
-        {"dry_run": True, **picked(found, "files bytes chunks"), "target": str(address)},
+        {
+            "dry_run": True,
+            **picked(found, "files bytes chunks new changed unchanged"),
+            "target": str(address),
+        },
         *(
             f"{os.fsdecode(source.disk_path)} -> {address.at(os.fsdecode(source.target))}"
             for source in request.sources
             if isinstance(source, SourceTree)
         ),
         f"would put {counted(found.files, 'file')}, {human_size(found.bytes)}, in about "
-        f"{counted(found.chunks, 'chunk')}; nothing was put",
+        f"{counted(found.chunks, 'chunk')}: {found.new:,} new, {found.changed:,} changed; "
+        f"{counted(found.unchanged, 'file', 'are')} unchanged; nothing was put",
     )
     return ExitCode.OK
 

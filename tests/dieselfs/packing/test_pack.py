@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import BadSource, InvalidPath, StoreFull, Unavailable
+from chunkstore.errors import BadSource, InvalidPath, NoStoreYet, StoreFull, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
 from dieselfs.dataset.dataset import open_dataset
@@ -19,12 +19,13 @@ from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
 from dieselfs.packing import pack as pack_module
 from dieselfs.packing import worker as worker_module
+from dieselfs.packing.forecast import Forecast, forecast
 from dieselfs.packing.pack import pack
-from dieselfs.packing.preflight import BadSources, forecast, preflight
+from dieselfs.packing.preflight import BadSources, preflight
 from dieselfs.packing.put_request import FileList, PackProgress, PackRequest
 from dieselfs.packing.source_tree import EntryBatch, SourceTree
 from dieselfs.recovery import RecoveryOptions, read_history, recover
-from metadata.errors import DatasetNotFound
+from metadata.errors import DatasetNotFound, PathConflict
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from tests.dieselfs.dataset_content import content_of, tree_of
@@ -166,15 +167,60 @@ def test_a_put_that_fails_spares_what_another_one_committed(place: Place) -> Non
     assert opened[0] >= 1
 
 
+def forecast_of(place: Place, request: PackRequest) -> Forecast:
+    index = place.index()
+    try:
+        dataset = open_dataset(place.store(), index, "d")
+    except (DatasetNotFound, NoStoreYet):
+        return forecast(request, None)
+    else:
+        return forecast(request, dataset)
+    finally:
+        index.close()
+
+
 def test_a_forecast_is_what_a_put_does(place: Place) -> None:
     (place.source / "large").write_bytes(bytes(20_000))
     tree = SourceTree(os.fsencode(place.source), b"")
-    found = forecast(PackRequest([tree], target_bytes=8192))
+    found = forecast_of(place, PackRequest([tree], target_bytes=8192))
     assert (found.files, found.bytes) == (61, 80_000)
     assert found.chunks == 1 + -(-60_000 // 8192)
     (place.source / "dangling").symlink_to("nowhere")
     with pytest.raises(BadSource, match="dangling"):
-        forecast(PackRequest([tree]))
+        forecast_of(place, PackRequest([tree]))
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_forecast_counts_what_a_put_then_finds(place: Place, *, checksum: bool) -> None:
+    place.pack()
+    status = (place.source / "3").stat()
+    (place.source / "1").write_bytes(b"other size")
+    os.utime(place.source / "2", ns=(0, 5))
+    (place.source / "3").write_bytes(bytes(1000))
+    os.utime(place.source / "3", ns=(0, status.st_mtime_ns))
+    (place.source / "4").chmod(0o600)
+    (place.source / "below").mkdir()
+    for number in range(3):
+        (place.source / f"below/{number}").write_bytes(b"new")
+    tree = SourceTree(os.fsencode(place.source), b"")
+    before = place.content()
+    found = forecast_of(place, PackRequest([tree], checksum=checksum))
+    assert (found.new, found.changed, found.unchanged) == (3, 3, 57)
+    assert place.content() == before
+    put = place.pack(checksum=checksum)
+    assert (put.files_committed, put.files_unchanged) == (found.files, found.unchanged)
+    assert put.bytes_committed == found.bytes == 3 * 3 + 10 + 1000 + 1000
+    assert forecast_of(place, PackRequest([tree], checksum=True)).files == int(not checksum)
+
+
+def test_a_forecast_refuses_what_a_put_refuses(place: Place) -> None:
+    place.pack()
+    (place.source / "1").unlink()
+    (place.source / "1").mkdir()
+    (place.source / "1/x").write_bytes(b"x")
+    tree = SourceTree(os.fsencode(place.source), b"")
+    with pytest.raises(PathConflict, match="1 is a file"):
+        forecast_of(place, PackRequest([tree]))
 
 
 def walk_after_the_survey(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
@@ -258,7 +304,7 @@ def test_illegal_paths_are_refused_before_anything_is_put(
     with pytest.raises(DatasetNotFound):
         place.content()
     with pytest.raises(InvalidPath):
-        forecast(PackRequest([source]))
+        forecast(PackRequest([source]), None)
 
 
 def test_times_that_do_not_fit_are_failures_of_their_files(

@@ -430,6 +430,15 @@ def test_a_dry_run_changes_nothing(place: Place, source: Path) -> None:
     assert not place.exists()
     assert not (place.folder / "store").exists()
     assert "No such file" in only_error(place.put("-n", source / "none", "dl://d"), 1)
+    place.summary(f"{source}/", "dl://d")
+    objects = place.objects()
+    (source / "script").chmod(0o600)
+    (source / "fresh").write_bytes(b"fresh")
+    found = place.summary("-n", f"{source}/", "dl://d")
+    assert (found["new"], found["changed"], found["unchanged"]) == (1, 1, 44)
+    done = place.put("-n", f"{source}/", "dl://d")
+    assert "would put 2 files, 7 B, in about 1 chunk: 1 new, 1 changed; 44 files are" in done.stdout
+    assert place.objects() == objects
 
 
 def test_bad_sources_leave_everything_as_it_was(place: Place, source: Path, tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""The comparison of files on disk with those of the dataset: what a put can skip."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+import xxhash
+
+from dieselfs.packing.source_tree import EntryBatch
+from metadata.namespace import Namespace
+
+_PART_BYTES: Final = 4 << 20
+
+
+class Present(NamedTuple):
+    """The attributes of a file that the dataset has."""
+
+    size: int
+    mode: int
+    mtime_ns: int
+    hash: int
+
+    def may_equal(self, status: os.stat_result, *, checksum: bool) -> bool:
+        """Return False if the file on disk differs, as its attributes say.
+
+        With `checksum`, mtimes do not count, and equal attributes say nothing about the content.
+        """
+        if (self.size, self.mode) != (status.st_size, status.st_mode & 0o7777):
+            return False
+        return checksum or self.mtime_ns == status.st_mtime_ns
+
+
+def present_files(namespace: Namespace, batch: EntryBatch) -> dict[bytes, Present]:
+    """Return the files of a batch that the dataset has, by their names on disk.
+
+    Costs one round trip.
+    """
+    wanted = [batch.renamed] if batch.renamed else batch.names
+    rows = namespace.stat_files(batch.directory, wanted)
+    return {
+        name: Present(
+            int(row["length"]),
+            int(row["mode"]) & 0o7777,
+            int(row["mtime_ns"]),
+            int(row["hash"]),
+        )
+        for name, row in zip(batch.names, rows, strict=True)
+        if row is not None
+    }
+
+
+def hash_of_file(disk_path: bytes) -> int:
+    """Return the xxh3_64 of a file's content."""
+    whole = xxhash.xxh3_64()
+    with open(disk_path, "rb", buffering=0) as file:
+        while part := file.read(_PART_BYTES):
+            whole.update(part)
+    return whole.intdigest()

@@ -1,0 +1,113 @@
+"""The forecast of a put: what it would do, for `dlcmd put --dry-run`. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chunkstore.errors import BadSource
+from dieselfs.dataset.dataset import Dataset
+from dieselfs.dataset.parent_directories import ParentDirectories
+from dieselfs.packing.comparison import Present, hash_of_file, present_files
+from dieselfs.packing.preflight import preflight
+from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of_source
+from dieselfs.packing.source_tree import EntryBatch, SkippedEntries
+
+_BATCH_FILES = 4096
+
+
+@dataclass(slots=True)
+class Forecast:
+    """The files that a put would find, by what it would do with them."""
+
+    new: int = 0
+    changed: int = 0
+    """Files that the dataset has with other content or attributes."""
+    unchanged: int = 0
+    bytes: int = 0
+    """The size of the new and changed files."""
+    chunks: int = 0
+    """Chunks for them at the target size; larger files have one each."""
+
+    @property
+    def files(self) -> int:
+        """The files that would be put."""
+        return self.new + self.changed
+
+
+def forecast(request: PackRequest, dataset: Dataset | None) -> Forecast:
+    """Examine every source file and compare it with `dataset`, None if it does not exist.
+
+    Costs one stat a file, and reads the content if the request compares that. Raises `BadSources`,
+    `PathConflict` and `Refused` as the put would.
+    """
+    preflight(request.sources, PackProgress())
+    if dataset is not None:
+        dataset.check_writable()
+    found = Forecast()
+    small_bytes = 0
+    for batch, status, present in _compared(request, dataset):
+        if present is None:
+            found.new += 1
+        elif _is_equal(batch, status, present, checksum=request.checksum):
+            found.unchanged += 1
+            continue
+        else:
+            found.changed += 1
+        found.bytes += status.st_size
+        if status.st_size >= request.target_bytes:
+            found.chunks += 1
+        else:
+            small_bytes += status.st_size
+    found.chunks += -(-small_bytes // request.target_bytes)
+    return found
+
+
+def _compared(
+    request: PackRequest, dataset: Dataset | None
+) -> Iterator[tuple[bytes, os.stat_result, Present | None]]:
+    """Yield the path on disk of each file, its attributes, and those in the dataset."""
+    parents = None if dataset is None else ParentDirectories(dataset.namespace)
+    skipped = SkippedEntries()  # the preflight has reported them
+    for source in request.sources:
+        for batch in batches_of_source(source, skipped, _BATCH_FILES):
+            there: dict[bytes, Present] = {}
+            if dataset is not None and parents is not None:
+                _check_paths(batch, parents)
+                there = present_files(dataset.namespace, batch)
+            for name in batch.names:
+                disk_path = os.path.join(batch.disk_directory, name)
+                yield disk_path, _status(disk_path), there.get(name)
+
+
+def _check_paths(batch: EntryBatch, parents: ParentDirectories) -> None:
+    if batch.attributes is not None and batch.directory:
+        parents.check_directory(batch.directory)
+    prefix = batch.directory + b"/" if batch.directory else b""
+    for name in [batch.renamed] if batch.renamed else batch.names:
+        parents.check_file(prefix + name)
+
+
+def _is_equal(
+    disk_path: bytes, status: os.stat_result, present: Present, *, checksum: bool
+) -> bool:
+    if not present.may_equal(status, checksum=checksum):
+        return False
+    if not checksum:
+        return True
+    try:
+        return hash_of_file(disk_path) == present.hash
+    except OSError as error:
+        raise BadSource(f"{os.fsdecode(disk_path)}: {error.strerror}") from error
+
+
+def _status(disk_path: bytes) -> os.stat_result:
+    try:
+        status = os.stat(disk_path)
+    except OSError as error:
+        raise BadSource(f"{os.fsdecode(disk_path)}: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise BadSource(f"{os.fsdecode(disk_path)} is no longer a file")
+    return status
