@@ -138,14 +138,17 @@ def test_an_end_in_the_middle_ends_it_too(node_of: Make) -> None:
 def test_a_killed_reader_is_not_followed_any_more(node_of: Make) -> None:
     node = node_of(8)
     code = (
-        "import sys, time; from pathlib import Path; import numpy as np\n"
+        "import sys; from pathlib import Path; import numpy as np\n"
         "from dieselfs.prefetch.plan_file import ReadingPlan, write_plan\n"
         "plan = ReadingPlan('1-made', np.arange(100, dtype='u4'), np.array([0, 20, 100]))\n"
-        "file = write_plan(Path(sys.argv[1]), plan); print(file.path, flush=True); time.sleep(60)"
+        "file = write_plan(Path(sys.argv[1]), plan); print(file.path, flush=True); sys.stdin.read()"
     )
     node.budget_bytes = 18 * CHUNK_BYTES
     with subprocess.Popen(
-        [sys.executable, "-c", code, node.folder], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, node.folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as reader:
         assert reader.stdout is not None
         path = Path(reader.stdout.readline().rstrip("\n"))
