@@ -33,7 +33,7 @@ REPOSITORY: Final = Path(__file__).parents[2]
 TMPFS: Final = Path("/dev/shm")
 MARK: Final = "DIESELFS_TEST_NETWORK"
 """In the environment of all that runs in a node: the folder of its network."""
-END_S: Final = 10.0
+END_S: Final = 60.0
 _PREFIX: Final = "dieselfs-nodes-"
 _DEVICE: Final = "eth0"
 _ESTABLISHED, _LISTEN = "01", "0A"
