@@ -3,6 +3,7 @@
 MetadataError
 ├── IndexUnavailable       the key-value database did not answer: retry later
 │   └── IndexForgot        it lost what it had acknowledged: put recent commits again
+├── IndexDamaged           its database file is unsound: move it away, and rebuild the index
 ├── RecordCorrupt          a record failed its checksum: rebuild the index from the store
 │   └── RecordsLost        records are missing: put all commits again, or rebuild
 ├── DatasetNotFound        tell the user
@@ -19,6 +20,8 @@ MetadataError
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class MetadataError(Exception):
     """The root of all errors that `metadata` raises deliberately."""
@@ -30,6 +33,15 @@ class IndexUnavailable(MetadataError):
 
 class IndexForgot(IndexUnavailable):
     """A server of the index came back or was replaced without records that it had acknowledged."""
+
+
+class IndexDamaged(MetadataError):
+    """The database file of an index is unsound as a whole."""
+
+    def __init__(self, what: str, folder: Path | None = None) -> None:
+        super().__init__(what)
+        self.folder = folder
+        """The folder of the database, where it is known."""
 
 
 class RecordCorrupt(MetadataError):

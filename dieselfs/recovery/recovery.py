@@ -8,13 +8,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 
 from chunkstore.chunk_format import ChunkHead, DatasetRef
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
-from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog
 from chunkstore.counted import agreed, counted
 from chunkstore.object_keys import snapshot_key
 from chunkstore.progress import NO_PROGRESS, Progress
@@ -24,7 +25,7 @@ from dieselfs.recovery.history import History, empty_head, read_history
 from dieselfs.recovery.log_plan import carry_out, store_plan, stored_plan
 from dieselfs.recovery.log_rebuild import LogRebuild, plan_log
 from dieselfs.recovery.orphan_recovery import commit_orphans, orphans
-from dieselfs.recovery.points_in_time import PointInTime, generation_at
+from dieselfs.recovery.points_in_time import AtTime, PointInTime, generation_at
 from dieselfs.recovery.present_index import (
     CountedChanges,
     applied_generation,
@@ -221,6 +222,13 @@ class _Recovery:
 
     def _until(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:
         generation = generation_at(history.commits, point)
+        if generation < BIRTH_GENERATION and isinstance(point, AtTime):
+            raise Refused(
+                f"{self._name} did not exist then: it was created at "
+                f"{_printed(history.commits[0].time_ns)}",
+                f"choose a later time, or a generation from {history.earliest_generation} to "
+                f"{len(history.commits)}",
+            )
         commits = history.at(generation)
         if self._options.reads_only:
             return self._report(history)
@@ -314,3 +322,7 @@ class _Recovery:
             adopted=self._adopted,
             **found,  # type: ignore[arg-type]
         )
+
+
+def _printed(time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(time_ns // 10**9, UTC):%Y-%m-%dT%H:%M:%S}Z"

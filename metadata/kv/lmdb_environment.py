@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 import lmdb
 
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexDamaged, IndexUnavailable
 
 Result = TypeVar("Result")
 
@@ -205,19 +205,20 @@ class LmdbEnvironment:
             raise self._unavailable(error) from error
         self._map_bytes = env.info()["map_size"]
 
-    def _unavailable(self, error: Exception) -> IndexUnavailable:
+    def _unavailable(self, error: Exception) -> IndexUnavailable | IndexDamaged:
         reason = str(error)
+        if isinstance(error, _UNSOUND):
+            return IndexDamaged(
+                f"index {self._folder}: it is not a sound LMDB database ({reason}): `dlcmd recover "
+                "DATASET` moves it away and rebuilds it from the store",
+                self._folder,
+            )
         if "No space left" in reason or "quota" in reason.lower() or self._disk_is_full(error):
             advice = "the disk is full, and nothing was changed: free space and try again"
         elif isinstance(error, PermissionError) or "Permission denied" in reason:
             advice = "permission denied: check that the folder belongs to you"
         elif isinstance(error, (FileExistsError, NotADirectoryError)):
             advice = "it is not a folder: choose another place for the index"
-        elif isinstance(error, _UNSOUND):
-            advice = (
-                f"it is not a sound LMDB database ({reason}): move it away; the next command "
-                "rebuilds it from the store"
-            )
         else:
             advice = f"{reason}: check the folder and try again"
         return IndexUnavailable(f"index {self._folder}: {advice}")

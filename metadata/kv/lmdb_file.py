@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, cast
 
 import lmdb
 
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexDamaged, IndexUnavailable
 from metadata.kv.key_value_store import STAMP_BYTES, MapFields, MapUpdate
 from metadata.kv.lmdb_environment import (
     INITIAL_MAP_BYTES,
@@ -48,7 +48,7 @@ class LmdbFileStore:
         self._held = [self._environment]
         try:
             self._run(lambda _: None, write=False)
-        except IndexUnavailable:
+        except (IndexUnavailable, IndexDamaged):
             self.close()
             raise
 

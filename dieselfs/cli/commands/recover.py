@@ -9,6 +9,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,7 +19,7 @@ from chunkstore.chunk_id import parse_id
 from dieselfs.cli.command import command, dry_run_option, yes_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.confirmation import confirm
-from dieselfs.cli.rendering.entries import iso_time
+from dieselfs.cli.rendering.entries import for_each, iso_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, counted, picked
 from dieselfs.dataset.address import parse_dataset
@@ -26,6 +28,7 @@ from dieselfs.errors import UsageError
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
     from dieselfs.recovery import History, RecoveryOptions, RecoveryReport
+    from metadata.errors import IndexDamaged
     from metadata.kv.key_value_store import KeyValueStore
 
 _SHOWN: Final = 1000
@@ -35,6 +38,7 @@ _SHOWN: Final = 1000
 @command(
     examples=[
         "dlcmd recover imagenet",
+        "dlcmd recover --all --yes",
         "dlcmd recover imagenet --check",
         "dlcmd recover imagenet --since 2h",
         "dlcmd recover imagenet --until 2026-01-31T12:00",
@@ -43,7 +47,8 @@ _SHOWN: Final = 1000
         "dlcmd recover imagenet --without-commits -n",
     ]
 )
-@click.argument("dataset")
+@click.argument("dataset", required=False)
+@click.option("--all", "everything", is_flag=True, help="Recover every dataset of the store.")
 @click.option(
     "--since",
     metavar="WHEN",
@@ -75,7 +80,8 @@ _SHOWN: Final = 1000
 @yes_option
 def recover(
     context: CommandContext,
-    dataset: str,
+    dataset: str | None,
+    everything: bool,
     since: str | None,
     until: str | None,
     to: str | None,
@@ -83,16 +89,23 @@ def recover(
     verbose: bool,
     yes: bool,
     **flags: Any,
-) -> ExitCode:
+) -> int:
     """Rebuild the index from the object store alone: all of it, or what is wrong with it.
 
-    Mounts go on serving. Chunks that no commit names are reported and stay invisible. With --check
-    or -n, the exit code is 10 if something is to be repaired.
+    An LMDB file that is damaged as a whole is moved away first, after asking. Mounts go on serving.
+    Chunks that no commit names are reported and stay invisible. With --check or -n, the exit code
+    is 10 if something is to be repaired.
     """
     from dieselfs.recovery import RecoveryOptions, parse_point
-    from dieselfs.recovery import recover as recover_dataset
 
-    name, now_ns = parse_dataset(dataset), time.time_ns()
+    if (dataset is None) != everything:
+        raise UsageError("name one dataset, or give --all", "see `dlcmd recover --help`")
+    if everything and (until is not None or dataset_id is not None):
+        raise UsageError(
+            "--until and --dataset-id are for one dataset",
+            "name it instead of --all",
+        )
+    name, now_ns = None if dataset is None else parse_dataset(dataset), time.time_ns()
     options = RecoveryOptions(
         since=None if since is None else parse_point(since, now_ns),
         until=None if until is None else parse_point(until, now_ns),
@@ -100,16 +113,86 @@ def recover(
         snapshot_folder=context.snapshot_folder if until is not None else None,
         **flags,
     )
-    with _places(context, to, until) as (store, index):
+    run = _Run(context, name, to, until, options, verbose, yes)
+    try:
+        return run.recover()
+    except _FileDamaged as damaged:
+        run.set_aside(damaged.error)
+    return run.recover()
+
+
+class _FileDamaged(Exception):
+    """The index's file has to be moved away before anything is recovered into it."""
+
+    def __init__(self, error: IndexDamaged) -> None:
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of the command, for one dataset or, without a name, for all."""
+
+    _context: CommandContext
+    _name: str | None
+    _to: str | None
+    _until: str | None
+    _options: RecoveryOptions
+    _verbose: bool
+    _yes: bool
+
+    def recover(self) -> int:
+        """Recover each dataset; raise `_FileDamaged` if the index's file is unsound."""
+        from dieselfs.dataset.dataset import stored_names
+        from metadata.errors import IndexDamaged
+
+        try:
+            with _places(self._context, self._to, self._until) as (store, index):
+                if self._name is not None:
+                    return self._recover_one(store, index, self._name)
+                codes: list[ExitCode] = []
+
+                def recover_one(name: str) -> None:
+                    try:
+                        codes.append(self._recover_one(store, index, name))
+                    except IndexDamaged as error:
+                        raise _FileDamaged(error) from error  # not one dataset's failure
+
+                json = self._context.output.json
+                return for_each(stored_names(store), recover_one, as_json=json) or max(
+                    codes, default=ExitCode.OK
+                )
+        except IndexDamaged as error:
+            raise _FileDamaged(error) from error
+
+    def _recover_one(self, store: ObjectStore, index: KeyValueStore | None, name: str) -> ExitCode:
+        from dieselfs.recovery import recover
+
+        options = self._options
         if not options.reads_only:
-            _ask(store, index, name, options, yes=yes)
-        with context.progress("recover") as progress:
-            report = recover_dataset(store, index, name, options, progress)
-    _print(context.output, report, options, verbose)
-    if options.reads_only:
-        found = report.difference_count or report.log or report.adopted
-        return ExitCode.FOUND if found else ExitCode.OK
-    return ExitCode.OK
+            _ask(store, index, name, options, yes=self._yes)
+        with self._context.progress(f"recover {name}") as progress:
+            report = recover(store, index, name, options, progress)
+        _print(self._context.output, report, options, self._verbose)
+        if options.reads_only and (report.difference_count or report.log or report.adopted):
+            return ExitCode.FOUND
+        return ExitCode.OK
+
+    def set_aside(self, error: IndexDamaged) -> None:
+        """Move the damaged file away, after asking; raise `error` if the options forbid it."""
+        from metadata.kv.damaged_file import set_aside
+
+        folder = error.folder
+        if folder is None or self._options.reads_only or self._options.since is not None:
+            raise error
+        output = self._context.output
+        confirm(f"move the damaged LMDB file of {folder} away and rebuild the index", yes=self._yes)
+        kept = set_aside(folder, datetime.now(UTC))
+        output.note(f"moved the damaged file of the index to {kept}")
+        if self._name is not None:
+            output.note(
+                "other datasets come into the new index when they are used; "
+                "`dlcmd recover --all` rebuilds all at once"
+            )
 
 
 def _parse_dataset_id(text: str) -> bytes:

@@ -86,6 +86,7 @@ _HINTS: Final[dict[ExitCode, dict[type[BaseException], str]]] = {
     ExitCode.INTEGRITY: {
         store.Corrupt: "restore this object from a copy of the store",
         index.RecordCorrupt: _REBUILD,
+        index.IndexDamaged: _REBUILD,
         index.SnapshotRefused: "pull or create it again",
         product.HistoryDamaged: "",
     },

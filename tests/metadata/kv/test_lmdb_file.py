@@ -5,13 +5,15 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
 
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexDamaged, IndexUnavailable
+from metadata.kv.damaged_file import set_aside
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.lmdb_file import LmdbFileStore
 from tests.contracts.key_value_store_contract import (
@@ -124,9 +126,17 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 def test_a_foreign_file_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"no database" * 4096)
-    with pytest.raises(IndexUnavailable, match="not a sound LMDB database"):
-        LmdbFileStore(tmp_path)
+    for _ in range(2):  # nothing stays open
+        with pytest.raises(IndexDamaged, match="not a sound LMDB database") as damaged:
+            LmdbFileStore(tmp_path)
     assert (tmp_path / "data.mdb").read_bytes().startswith(b"no database")
+    assert damaged.value.folder == tmp_path
+    kept = set_aside(tmp_path, datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC))
+    assert kept == tmp_path / "data.mdb.damaged-20260102T030405.000006Z"
+    assert kept.read_bytes().startswith(b"no database")
+    store = LmdbFileStore(tmp_path)
+    put_one(store, b"{k}f", b"a", value(1))
+    store.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.chunk_id import ChunkIdGenerator, print_id
+from chunkstore.chunk_id import ChunkId, ChunkIdGenerator, print_id
 from chunkstore.chunk_writer import ChunkWriter, SealedChunk
 from chunkstore.object_keys import chunk_key, commit_key
 from dieselfs.client import Client
@@ -116,7 +116,68 @@ def test_what_makes_no_sense_is_refused(dlcmd: Dlcmd, pets: Client, url: str) ->
         assert (result.code, result.err.count("\n")) == (2, 1), arguments
     assert dlcmd("recover", "pets", "--until", "9").code == 1
     assert dlcmd("recover", "nobody").code == 3
-    assert dlcmd("recover", "pets", "--until", "1h").code == 1  # before there was anything
+    early = dlcmd("recover", "pets", "--until", "1h")  # before there was anything
+    born = datetime.fromtimestamp(pets.dataset.log.read(1).time_ns // 10**9, UTC)
+    assert (early.code, f"created at {born:%Y-%m-%dT%H:%M:%S}Z" in early.err) == (1, True)
+    assert dlcmd("recover").code == dlcmd("recover", "pets", "--all").code == 2
+    assert dlcmd("recover", "--all", "--until", "2").code == 2
+
+
+@pytest.fixture
+def damaged_index(tmp_path: Path, pets: Client) -> Path:
+    """The folder of an LMDB database that is damaged as a whole."""
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    (folder / "data.mdb").write_bytes(b"damaged" * 4096)
+    return folder
+
+
+def test_a_damaged_lmdb_file_is_moved_away_and_rebuilt(dlcmd: Dlcmd, damaged_index: Path) -> None:
+    index = f"lmdb://{damaged_index}"
+    refused = dlcmd("ls", "pets:cat", "--index", index)
+    assert (refused.code, "`dlcmd recover DATASET` moves it away" in refused.err) == (7, True)
+    for flags in (["--check"], ["-n"], ["--since", "1"]):
+        assert dlcmd("recover", "pets", "--index", index, *flags).code == 7
+    asked = dlcmd("recover", "pets", "--index", index)
+    assert (asked.code, "--yes" in asked.err) == (2, True)
+    assert [path.name for path in damaged_index.glob("data*")] == ["data.mdb"]
+    result = dlcmd("recover", "pets", "--index", index, "--yes")
+    assert (result.code, result.lines[-1]) == (0, "the index was empty and has been filled")
+    assert "dlcmd recover --all" in result.err
+    [kept] = damaged_index.glob("data.mdb.damaged-*")
+    assert str(kept) in result.err
+    assert kept.read_bytes() == b"damaged" * 4096
+    assert dlcmd("ls", "pets:cat", "--index", index).lines == ["1.jpg", "2.jpg"]
+
+
+def test_all_datasets_are_recovered_at_once(
+    dlcmd: Dlcmd, pets: Client, damaged_index: Path, tmp_path: Path
+) -> None:
+    index = f"lmdb://{damaged_index}"
+    other = Client.connect(
+        "cows", store=pets.dataset.store, index=pets.dataset.index, create=True,
+        snapshot_folder=tmp_path / "s",
+    )  # fmt: skip
+    with other:
+        other.put(b"moo", "cow")
+    records = dlcmd("recover", "--all", "--index", index, "--yes", "--json").records
+    assert [(r["dataset"], r["files"], r["was_empty"]) for r in records] == [
+        ("cows", 1, True),
+        ("pets", 6, True),
+    ]
+    assert dlcmd("recover", "--all", "--check", "--index", index).code == 0
+    key = keys.files_of(pets.dataset.ref.id, b"cat")
+    pets.dataset.index.remove([MapFields(key, [b"1.jpg"])])
+    assert dlcmd("recover", "--all", "--check").code == 10
+    other.dataset.store.delete(chunk_key("cows", str_chunk(other)))
+    failed = dlcmd("recover", "--all")
+    assert (failed.code, "--without-chunks" in failed.err) == (6, True)
+    assert dlcmd("recover", "pets", "--check").code == 0
+
+
+def str_chunk(client: Client) -> ChunkId:
+    [chunk_id] = client.dataset.namespace.chunks()
+    return ChunkId(chunk_id)
 
 
 def test_uncommitted_chunks_are_shown_and_adopted_when_asked(dlcmd: Dlcmd, pets: Client) -> None:
