@@ -20,6 +20,7 @@ from pathlib import Path
 
 COMMANDS = ("sh", "python")
 """The languages whose blocks are run."""
+LANGUAGES = (*COMMANDS, "output", "text", "toml")
 
 FENCE = re.compile(r"^(```+)(\S*)[^\n]*\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(

@@ -6,14 +6,16 @@ a copy of the checkout whose virtual environment is made by the commands of the 
 """
 
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Block, blocks_of, indented_commands
+from tests.docs.blocks import LANGUAGES, Block, blocks_of, indented_commands
 from tests.docs.machine import build, command_on_machine, why_there_is_none
 from tests.docs.run_page import Failure, check_output
 
@@ -35,14 +37,15 @@ def is_run(page: Path) -> bool:
 
 
 @pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """The folder of a checkout that is set up, and where pages see it."""
     if why := why_there_is_none():
         pytest.skip(why)
     if not os.environ.get(ALL):
         if find_spec("torch") is None:
             pytest.skip("torch is not installed")
-        return CHECKOUT, CHECKOUT
+        yield CHECKOUT, CHECKOUT
+        return
     built, seen = tmp_path_factory.mktemp("checkout"), Path("/src/dieselfs")
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=CHECKOUT, text=True)
     for name in filter(None, listed.split("\0")):
@@ -50,7 +53,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             (built / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(CHECKOUT / name, built / name)
     build(built, seen, tmp_path_factory.mktemp("disk"), ["bash", "-ec", "\n".join(SET_UP)])
-    return built, seen
+    yield built, seen
+    shutil.rmtree(built)  # a gigabyte
 
 
 @pytest.mark.timeout(1800)  # the first one makes the environment too
@@ -79,7 +83,11 @@ def test_the_page_runs(page: Path, checkout: tuple[Path, Path], tmp_path: Path) 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_block_escapes(page: Path) -> None:
     for block in blocks_of(page):
-        assert block.language, f"{page.name}:{block.line}: no language"
+        assert block.language in LANGUAGES, f"{page.name}:{block.line}: is it a command?"
+        if block.language == "text":
+            assert not re.search(r"^(\$|dlcmd|make|import) ", block.text, re.MULTILINE), (
+                f"{page.name}:{block.line}: a command is not text"
+            )
         if any(kind == "not run" for kind, _ in block.comments):
             assert block.reason_not_to_run, f"{page.name}:{block.line}: no reason"
     assert indented_commands(page) == [], f"{page.name}: commands belong into fenced blocks"
