@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from chunkstore.chunk_source import ChunkRef
@@ -37,6 +38,11 @@ from metadata.records import DatasetState
 log = logging.getLogger(__name__)
 
 _INTERRUPTIBLE_S: Final = 0.1
+_PREFLIGHT_PATIENCE_S: Final = 5.0
+"""The longest time for which an interrupt waits for the preflight.
+
+The preflight allows the first commit.
+"""
 
 
 def pack(
@@ -49,8 +55,10 @@ def pack(
     """Pack the sources of `request` into the dataset `name`, which is created if necessary.
 
     Returns the state when all is committed and indexed. An interrupt at any moment leaves committed
-    files complete and the others invisible; the same request again packs the rest. Raises
-    `BadSources` before anything became visible, or the errors of store and index.
+    files complete and the others invisible; the same request again packs the rest. The first
+    `KeyboardInterrupt` commits what is stored already before it is raised, the second one does not
+    wait for that. Raises `BadSources` before anything became visible, or the errors of store and
+    index.
     """
     check_named(request.sources)
     store = open_store()  # imports its library once, before the workers would each do so
@@ -126,6 +134,17 @@ class _Put:
         try:
             work.join()
         except KeyboardInterrupt:
+            self._stop_early(work)
+            raise
+
+    def _stop_early(self, work: BackgroundThread) -> None:
+        """Wait until what the workers have stored is committed, or for a second interrupt."""
+        try:
+            self.workers.stop_early()
+            self.progress.stopping = True
+            self.progress.changed()
+            work.wait()
+        except KeyboardInterrupt:
             self.workers.hang_up()
             self.commits.interrupt()
             work.wait()
@@ -135,7 +154,7 @@ class _Put:
         workers, commits, progress = self.workers, self.commits, self.progress
         preflight_thread = BackgroundThread(self._preflight)
         skipped = SkippedEntries()
-        workers.start_feeding(self.rules, _ordered_batches(self.request, skipped))
+        workers.start_feeding(self.rules, self._ordered_batches(skipped))
         try:
             for report in workers.reports():
                 preflight_thread.raise_failure()
@@ -148,10 +167,7 @@ class _Put:
                         progress.changed()
                     case WorkerFailure(error):
                         raise error
-            while preflight_thread.is_alive():
-                commits.check_interrupted()
-                preflight_thread.join(_INTERRUPTIBLE_S)
-            preflight_thread.join()
+            self._wait_for(preflight_thread)
             commits.check_interrupted()  # else the workers have finished
             workers.finish_feeding()
             progress.failed += skipped.unreadable  # since the preflight, which found none
@@ -160,14 +176,28 @@ class _Put:
             commits.abandon()
             raise
 
+    def _wait_for(self, preflight_thread: BackgroundThread) -> None:
+        """Wait for the end of the preflight; after an interrupt for some seconds only."""
+        patience_s = _PREFLIGHT_PATIENCE_S
+        while preflight_thread.is_alive():
+            self.commits.check_interrupted()
+            if self.workers.stopped_early():
+                patience_s -= _INTERRUPTIBLE_S
+                if patience_s < 0:
+                    raise _Interrupted
+            preflight_thread.join(_INTERRUPTIBLE_S)
+        preflight_thread.join()
+
+    def _ordered_batches(self, skipped: SkippedEntries) -> Iterator[EntryBatch]:
+        batches = self._until_stopped(batches_of(self.request.sources, skipped))
+        return mixed(batches, self.request.seed) if self.request.order == "scatter" else batches
+
+    def _until_stopped(self, batches: Iterator[EntryBatch]) -> Iterator[EntryBatch]:
+        return takewhile(lambda _: not self.workers.stopped_early(), batches)
+
     def _preflight(self) -> None:
         preflight(self.request.sources, self.progress)
         self.commits.release()
-
-
-def _ordered_batches(request: PackRequest, skipped: SkippedEntries) -> Iterator[EntryBatch]:
-    batches = batches_of(request.sources, skipped)
-    return mixed(batches, request.seed) if request.order == "scatter" else batches
 
 
 class _Interrupted(Exception):

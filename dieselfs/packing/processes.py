@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import socket
@@ -35,13 +36,17 @@ class PackingProcesses:
     ) -> None:
         context = multiprocessing.get_context("fork")
         self._feeder: BackgroundThread | None = None
+        self._stopped = mmap.mmap(-1, 1)  # shared with the processes: asking costs 0.1 µs
         self._connections: list[Connection] = []
         self._processes: list[BaseProcess] = []
         for number in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_serve,
-                args=(open_store, open_index, number, theirs, [*self._connections, ours]),
+                args=(
+                    *(open_store, open_index, number, theirs, self.stopped_early),
+                    [*self._connections, ours],
+                ),
             )
             process.start()
             theirs.close()
@@ -67,7 +72,7 @@ class PackingProcesses:
             for connection in self._connections:
                 _sent(connection, packing)
             for number, batch in enumerate(batches):
-                if not _sent(self._connections[number % count], batch):
+                if self.stopped_early() or not _sent(self._connections[number % count], batch):
                     return
         # Also when `batches` fails, which `finish_feeding` reports: no worker may wait for more.
         finally:
@@ -86,11 +91,26 @@ class PackingProcesses:
                     open_connections.remove(connection)
                     self._check_exit(self._processes[self._connections.index(connection)])
 
+    def stop_early(self) -> None:
+        """Make the workers pack no more and end as soon as they have stored their full chunks.
+
+        They report these chunks; what is in open chunks is dropped.
+        """
+        self._stopped[0] = 1
+        self._shut_down(socket.SHUT_WR)  # for workers that wait for a batch, and for the feeder
+
+    def stopped_early(self) -> bool:
+        """Return True after `stop_early`, in this process and in the workers."""
+        return self._stopped[0] != 0
+
     def hang_up(self) -> None:
         """Make the workers, and the threads that send to them and receive from them, end."""
+        self._shut_down(socket.SHUT_RDWR)
+
+    def _shut_down(self, how: int) -> None:
         for connection in self._connections:
             with socket.socket(fileno=os.dup(connection.fileno())) as pipe, suppress(OSError):
-                pipe.shutdown(socket.SHUT_RDWR)
+                pipe.shutdown(how)
 
     def stop(self) -> None:
         """Hang up and wait; kill a worker that does not end in time. May be called again."""
@@ -129,9 +149,10 @@ def _serve(
     open_index: Callable[[], KeyValueStore],
     number: int,
     connection: Connection,
+    stopped: Callable[[], bool],
     inherited: Sequence[Connection],
 ) -> None:
     # Otherwise a worker would hold the others' pipes open after their parent's end.
     for other in inherited:
         other.close()
-    run_worker(open_store, open_index, number, connection)
+    run_worker(open_store, open_index, number, connection, stopped)

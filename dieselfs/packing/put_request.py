@@ -67,6 +67,8 @@ class PackProgress:
     """Reasons why files could not be read after all, one for each file."""
     special: list[bytes] = field(default_factory=list)
     """Sockets, pipes and devices, which are left out."""
+    stopping: bool = False
+    """The user has interrupted the put, and what is stored is being committed."""
     on_change: Callable[[PackProgress], None] = lambda progress: None
     """A callback after a change, called from several threads.
 

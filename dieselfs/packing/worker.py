@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -85,10 +85,12 @@ def run_worker(
     open_index: Callable[[], KeyValueStore],
     number: int,
     connection: Connection,
+    stopped: Callable[[], bool],
 ) -> None:
     """Pack batches from `connection`, which first sends the rules, until None comes.
 
-    At the end open chunks are stored and the connection is closed.
+    At the end open chunks are stored and the connection is closed. Once `stopped` returns True, the
+    worker drops open chunks, waits for those that are being stored, and ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it, and hangs up
     # The parent's objects stay: no collection need examine them and write to their pages.
@@ -103,7 +105,7 @@ def run_worker(
         store = open_store()
         packing: PackRules = connection.recv()
         index = open_index() if packing.compare_with_index else None
-        _Worker(packing, store, index, number, send).serve(connection)
+        _Worker(packing, store, index, number, send, stopped).serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone; uncommitted chunks stay invisible
     except BaseException as error:
@@ -111,6 +113,10 @@ def run_worker(
             send(WorkerFailure(error))
     finally:
         connection.close()
+
+
+class _Stopped(Exception):
+    """The put has been interrupted: this process packs no more."""
 
 
 class _Worker:
@@ -121,8 +127,10 @@ class _Worker:
         index: KeyValueStore | None,
         number: int,
         send: Callable[[ChunkReport | FileReport | WorkerFailure], None],
+        stopped: Callable[[], bool],
     ) -> None:
         self._packing = packing
+        self._stopped = stopped
         self._seed = packing.seed * 1000 + number
         self._send = send
         self._store = store
@@ -138,20 +146,33 @@ class _Worker:
             on_bad_source=self._not_stored,
             threads=_UPLOADS,
         ) as uploader:
+
+            def submit(chunk: SealedChunk) -> None:
+                self._check_stopped()
+                uploader.submit(chunk)
+
             self._writer = ChunkWriter(
                 packing.dataset,
                 CHUNK_IDS,
-                uploader.submit,
+                submit,
                 target_bytes=packing.target_bytes,
                 open_chunks=packing.open_chunks,
                 seed=self._seed,
             )
-            while (batch := connection.recv()) is not None:
-                report = self._pack(batch)
-                if report.unchanged or report.failed:
-                    self._send(report)
-            self._writer.flush()
+            try:
+                while (batch := connection.recv()) is not None:
+                    report = self._pack(batch)
+                    if report.unchanged or report.failed:
+                        self._send(report)
+                self._writer.flush()
+            except (_Stopped, EOFError, OSError):  # the last two: the pipe was shut down
+                if not self._stopped():
+                    raise
             uploader.wait()
+
+    def _check_stopped(self) -> None:
+        if self._stopped():
+            raise _Stopped
 
     def _durable(self, chunk: SealedChunk) -> None:
         self._send(ChunkReport(chunk.ref, chunk.head, chunk.file_count))
@@ -181,6 +202,7 @@ class _Worker:
             )
         try:
             for name in batch.names:
+                self._check_stopped()
                 try:
                     target = prefix + (batch.renamed or name)
                     if self._parents is not None:
@@ -215,10 +237,10 @@ class _Worker:
             if same and not by_content:
                 return False
             if size >= _LARGE_BYTES:
-                hashes = hash_stream(_parts(fd, size, disk_path), size)
+                hashes = hash_stream(self._until_stopped(_parts(fd, size, disk_path)), size)
                 if same and hashes.whole == same.hash:
                     return False
-                payload = _LargeFile(disk_path, size, hashes.whole)
+                payload = _LargeFile(disk_path, size, hashes.whole, self._stopped)
                 self._writer.add_stream(target, size, hashes, payload, mode, status.st_mtime_ns)
                 return True
             data = os.read(fd, size + 1)
@@ -230,6 +252,11 @@ class _Worker:
             return False
         self._writer.add_file(target, data, mode, status.st_mtime_ns)
         return True
+
+    def _until_stopped(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        for part in parts:
+            self._check_stopped()
+            yield part
 
     def _pack_directory(self, path: bytes, attributes: tuple[int, int]) -> None:
         if self._namespace is not None and self._parents is not None:
@@ -247,11 +274,15 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class _LargeFile:
-    """A large file as the payload of its chunk; fails unless its content still has the hash."""
+    """A large file as the payload of its chunk; fails unless its content still has the hash.
+
+    It fails too once the put has been interrupted, so that no interrupt waits for its end.
+    """
 
     path: bytes
     size: int
     hash: int
+    stopped: Callable[[], bool]
 
     def __iter__(self) -> Iterator[bytes]:
         whole = xxhash.xxh3_64()
@@ -259,6 +290,8 @@ class _LargeFile:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for part in _parts(fd, self.size, self.path):
+                    if self.stopped():
+                        raise BadSource(f"{os.fsdecode(self.path)}: the put was interrupted")
                     whole.update(part)
                     yield part
             finally:

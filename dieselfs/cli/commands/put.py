@@ -244,7 +244,9 @@ def _put(
 
     began = time.monotonic()
     with ExitStack() as shown:
-        progress.on_change = _Shown(lambda: shown.enter_context(context.progress("put")))
+        progress.on_change = _Shown(
+            lambda: shown.enter_context(context.progress("put")), context.output.note
+        )
         try:
             pack(
                 address.dataset,
@@ -282,8 +284,10 @@ class _Shown:
     before.
     """
 
-    def __init__(self, begin: Callable[[], Progress]) -> None:
+    def __init__(self, begin: Callable[[], Progress], note: Callable[[str], None]) -> None:
         self._begin = begin
+        self._note = note
+        self._stopping = False
         self._shown: Progress | None = None
         self._expected = False
 
@@ -291,6 +295,9 @@ class _Shown:
         if self._shown is None:
             self._shown = self._begin()
             self._reached = Reached(self._shown)
+        if progress.stopping and not self._stopping:
+            self._stopping = True
+            self._note("committing what is stored; press Ctrl-C again to leave at once")
         if progress.walked and not self._expected:
             self._expected = True
             self._shown.expect(progress.files_found, 0)

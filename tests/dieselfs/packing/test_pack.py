@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from dieselfs.dataset.dataset import open_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
 from dieselfs.packing import pack as pack_module
+from dieselfs.packing import processes as processes_module
 from dieselfs.packing import worker as worker_module
 from dieselfs.packing.forecast import Forecast, forecast
 from dieselfs.packing.pack import pack
@@ -29,7 +33,7 @@ from metadata.errors import DatasetNotFound, PathConflict
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from tests.dieselfs.dataset_content import content_of, tree_of
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 
 class StoreWithRules(LocalDirectory):
@@ -66,10 +70,13 @@ class Place:
 
     def pack(self, **options: object) -> PackProgress:
         progress = PackProgress()
+        self.pack_into(progress, **options)
+        return progress
+
+    def pack_into(self, progress: PackProgress, **options: object) -> None:
         tree = SourceTree(os.fsencode(self.source), b"")
         request = PackRequest([tree], jobs=2, target_bytes=8192, **options)  # type: ignore[arg-type]
         pack("d", request, self.store, self.index, progress)
-        return progress
 
     def content(self) -> dict[bytes, object]:
         index = self.index()
@@ -456,6 +463,98 @@ def test_processes_are_forked_before_progress_is_told_and_keep_an_order_that_is_
     tree = SourceTree(os.fsencode(place.source), b"")
     pack("d", PackRequest([tree], jobs=2, order=order), place.store, place.index, progress)
     assert events[:2] == [count, threading.main_thread()]
+
+
+def interrupt_when_stored(
+    place: Place, monkeypatch: pytest.MonkeyPatch, chunks: int, *, after_preflight: bool
+) -> None:
+    """Send SIGINT to this process before a worker reports the chunk with this number."""
+    released, parent, store = threading.Event(), os.getpid(), place.folder / "store"
+    examined = place.folder / "examined"
+    real = pack_module.preflight
+
+    def preflight(*arguments: Any) -> None:
+        if not after_preflight:
+            assert released.wait(PATIENCE_S)
+        real(*arguments)
+
+    def interrupt(key: str) -> None:
+        if "/chunks/" in key and len(list(store.glob("datasets/d/chunks/**/*"))) >= chunks:
+            if after_preflight:
+                eventually(examined.exists, "the end of the preflight")
+            with suppress(FileExistsError):
+                (place.folder / "interrupted").touch(exist_ok=False)
+                os.kill(parent, signal.SIGINT)
+
+    real_release = pack_module._Commits.release
+
+    def release(commits: Any) -> None:
+        real_release(commits)
+        examined.touch()
+
+    monkeypatch.setattr(pack_module._Commits, "release", release)
+    monkeypatch.setattr(pack_module, "preflight", preflight)
+    monkeypatch.setattr(pack_module, "_PREFLIGHT_PATIENCE_S", 0.2)
+    place.refuse, place.after = interrupt, True
+
+
+def test_an_interrupt_commits_what_is_stored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(600):
+        (place.source / f"x{number}").write_bytes(b"x" * 1000)
+    interrupt_when_stored(place, monkeypatch, 5, after_preflight=True)
+    progress = PackProgress()
+    with pytest.raises(KeyboardInterrupt):
+        place.pack_into(progress, open_chunks=2)
+    assert progress.stopping
+    history = read_history(place.store(), "d")
+    assert not history.uncommitted
+    assert 4 * 8 < progress.files_committed < 660
+    place.refuse = lambda key: None
+    again = place.pack(open_chunks=2)
+    assert again.files_unchanged == progress.files_committed
+    assert again.files_committed == 660 - progress.files_committed
+    assert place.content() == tree_of(place.source)
+
+
+def test_an_interrupt_before_all_sources_are_examined_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.pack()
+    before = place.content()
+    for number in range(600):
+        (place.source / f"x{number}").write_bytes(b"x" * 1000)
+    interrupt_when_stored(place, monkeypatch, 12, after_preflight=False)
+    with pytest.raises(KeyboardInterrupt):
+        place.pack(open_chunks=2)
+    assert not read_history(place.store(), "d").uncommitted
+    assert place.content() == before
+
+
+def test_a_second_interrupt_waits_for_no_store(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store does not answer before the worker is killed."""
+    interrupt_when_stored(place, monkeypatch, 1, after_preflight=True)
+    interrupt = place.refuse
+
+    def hang(key: str) -> None:
+        interrupt(key)
+        if "/chunks/" in key:
+            threading.Event().wait(PATIENCE_S)
+
+    place.refuse = hang
+    monkeypatch.setattr(processes_module, "_STOP_TIMEOUT_S", 0.2)
+    progress = PackProgress()
+
+    def interrupt_again(progress: PackProgress) -> None:
+        if progress.stopping:
+            signal.raise_signal(signal.SIGINT)
+
+    progress.on_change = interrupt_again
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        place.pack_into(progress)
+    assert time.monotonic() - began < PATIENCE_S / 2
 
 
 def test_a_put_that_fails_spares_its_chunks_that_somebody_has_adopted(
