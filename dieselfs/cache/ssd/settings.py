@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
@@ -56,7 +57,7 @@ class SsdSettings:
 
     folder: Path
     budget_bytes: int | None = None
-    """The size of the tier.
+    """The size of the tier. A larger one that the folder has stays: `TierAccess.resize` changes it.
 
     None means the size with which the folder was last opened, or else a share of the free space.
     """
@@ -97,6 +98,31 @@ class SsdSettings:
         if problem:
             raise ConfigError(f"the SSD tier {self.folder}: {problem[0]}", problem[1])
 
+    def kept_size(self) -> str | None:
+        """Return a message for the user if the folder keeps a larger size than these settings name.
+
+        None if not, or if the SSD does not answer.
+        """
+        try:
+            kept = CallThreads("ssd-look", 1).run(self._kept_bytes, _LOOK_TIMEOUT_S)
+        except TimeoutError:
+            return None
+        if kept is None or self.budget_bytes is None:
+            return None
+        return (
+            f"the SSD tier {self.folder} has {human_size(kept)} for all that use it, and "
+            f"{human_size(self.budget_bytes)} would evict chunks of others"
+        )
+
+    def _kept_bytes(self) -> int | None:
+        """Return the folder's size if it is larger than `budget_bytes`."""
+        if self.budget_bytes is None or self.only_looks:
+            return None
+        with suppress(OSError, ValueError):  # a new folder, or a damaged file that is replaced
+            kept = int((self.folder / "budget").read_text())
+            return kept if kept > self.budget_bytes else None
+        return None
+
     def _problem(self) -> tuple[str, str] | None:
         """Return what is wrong and what to do."""
         try:
@@ -120,6 +146,9 @@ class SsdSettings:
         """
         has_one = (self.folder / "budget").exists()
         if has_one and self.only_looks:
+            return None
+        if self._kept_bytes() is not None:
+            log.warning("%s, so it keeps its size", self.kept_size())
             return None
         if has_one or self.budget_bytes is not None:
             return self.budget_bytes

@@ -16,6 +16,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import find_dataset
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
+from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.segment_index import CachedChunk
 from chunkstore.ssd.segment_store import Occupancy, SegmentStore
 from chunkstore.ssd.tier import SsdTier
@@ -68,6 +69,16 @@ class TierUsage:
     region_bytes: int
     datasets: tuple[DatasetUsage, ...]
     """The datasets, the largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A change of a tier's size."""
+
+    former_bytes: int
+    budget_bytes: int
+    evicted: Mapping[str, int]
+    """The name of each dataset that lost chunks -> the bytes of the SSD that they took."""
 
 
 class TierAccess:
@@ -138,6 +149,25 @@ class TierAccess:
             self._call(partial(self._limits.write, id_, NamedLimits(name, limits)))
         self._call(self._segments().tend)
         return limits
+
+    def resize(self, budget_bytes: int) -> Resized:
+        """Change the tier's size for all that use it; evict at once what has no room any more.
+
+        Regions that a process is filling are evicted within seconds. Raises `UsageError` if the
+        size is too small.
+        """
+        segments, before = self._segments(), self.usage()
+        settings = self._settings
+        try:
+            self._call(partial(RegionFiles, settings.folder, budget_bytes, settings.segment_bytes))
+        except ValueError as error:
+            raise UsageError(str(error), "give it more, or remove the folder") from error
+        self._call(segments.tend)
+        left = {of.id: of.bytes for of in self.usage().datasets}
+        evicted = {of.name or of.id.hex(): of.bytes - left.get(of.id, 0) for of in before.datasets}
+        return Resized(
+            before.budget_bytes, budget_bytes, {k: lost for k, lost in evicted.items() if lost > 0}
+        )
 
     def evict(self, name: str, store: ObjectStore) -> int:
         """Evict a dataset; return how many bytes of the SSD are free now."""

@@ -22,7 +22,8 @@ ssd_flags: Final = option_group(
     ),
     size_option(
         "--ssd-size",
-        help_text="Budget of the SSD tier from now on (default: as configured, or as before).",
+        help_text="Budget of the SSD tier from now on, not below the present one "
+        "(default: as configured, or as before).",
     ),
 )
 """`--ssd` and `--ssd-size`; the command gets `ssd: str | None` and `ssd_size: int | None`."""
@@ -57,4 +58,12 @@ def configured_ssd(
         return None
     settings = replace(settings, only_looks=keep_size and size is None)
     settings.check()
-    return settings
+    kept = settings.kept_size()
+    if kept is None:
+        return settings
+    if size is not None:
+        raise UsageError(
+            kept, f"leave out --ssd-size, or run `dlcmd cache resize {size}`, which is for all"
+        )
+    context.output.note(f"{kept}, so it keeps its size; see `dlcmd cache resize --help`")
+    return replace(settings, budget_bytes=None)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dieselfs.cli.arguments.ssd_flags import chosen_ssd, ssd_flags
-from dieselfs.cli.command import command, human_option
+from dieselfs.cli.command import command, human_option, yes_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
+from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time, local_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, picked
@@ -125,6 +126,44 @@ def pin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | 
 def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
     """Allow the eviction of a pinned dataset again."""
     _change(context, dataset, ssd, ssd_size, pinned=False)
+
+
+@command(group=cache, examples=["dlcmd cache resize 800GiB", "dlcmd cache resize 200GiB --yes"])
+@click.argument("size", metavar="SIZE")
+@click.option("--ssd", metavar="FOLDER", help="Folder of the SSD tier (default: as configured).")
+@yes_option
+def resize(context: CommandContext, size: str, ssd: str | None, yes: bool) -> None:
+    """Change the size of the SSD tier for all that use it, even to a smaller one.
+
+    A smaller size evicts chunks, also pinned ones, after asking; running mounts obey within
+    seconds. No other command makes the tier smaller.
+    """
+    from dieselfs.cache.ssd.usage import TierAccess
+
+    budget_bytes, settings = parse_size(size), chosen_ssd(context, ssd, None, keep_size=True)
+    access = TierAccess(settings)
+    usage = access.usage()
+    if budget_bytes < usage.budget_bytes and usage.used_bytes:
+        cached = ", ".join(f"{of.name} {human_size(of.bytes)}" for of in usage.datasets if of.bytes)
+        confirm(
+            f"make the SSD tier {settings.folder} smaller, from "
+            f"{human_size(usage.budget_bytes)} to {human_size(budget_bytes)}, and evict what has "
+            f"no room (cached: {cached})",
+            yes=yes,
+        )
+    resized = access.resize(budget_bytes)
+    evicted = ", ".join(f"{name} {human_size(lost)}" for name, lost in resized.evicted.items())
+    configured = settings.budget_bytes
+    undone = (
+        f"--ssd-size, DIESELFS_SSD_SIZE or the profile says {human_size(configured or 0)}: change "
+        "it too, or the next command with that size makes the tier larger again"
+    )
+    context.output.done(
+        {"folder": str(settings.folder), **asdict(resized)},
+        f"{settings.folder}: {human_size(resized.former_bytes)} before, "
+        f"{human_size(budget_bytes)} now; evicted: {evicted or 'nothing'}",
+        undone if configured is not None and configured > budget_bytes else "",
+    )
 
 
 @command(group=cache, examples=["dlcmd cache evict imagenet"])

@@ -45,6 +45,8 @@ def start_mount(config: Config, request: MountRequest, say: Say, create: Create)
     settings = read_settings(config, request)
     if settings.ssd is not None:
         settings.ssd.check()
+        if kept := settings.ssd.kept_size():
+            say(f"{kept}, so it keeps its size; see `dlcmd cache resize --help`")
     path = choose_snapshot(config, request, say, create)
     mountpoint = resolve(request.mountpoint)
     with opened(path, request) as snapshot:

@@ -125,6 +125,64 @@ def test_who_looks_leaves_the_size_alone(dlcmd: Dlcmd) -> None:
     assert dlcmd("cache", "ls", "--json").records[-1]["budget_bytes"] == 30 * MIB
 
 
+def test_a_smaller_size_never_evicts_silently(
+    dlcmd: Dlcmd, url: str, snapshots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another dataset fills the tier when a warm-up asks for a smaller one."""
+    with Client.connect(
+        "cows", store=open_store(url), index=open_index(url), create=True, snapshot_folder=snapshots
+    ) as client:
+        client.put(os.urandom(12 * MIB), "cow")
+    assert dlcmd("warmup", "cows").code == ExitCode.OK
+    for command in (["warmup", "pets"], ["cache", "ls"]):
+        told = dlcmd(*command, "--ssd-size", "10MiB")
+        assert (told.code, f"`dlcmd cache resize {10 * MIB}`" in told.err) == (ExitCode.USAGE, True)
+    monkeypatch.setenv("DIESELFS_SSD_SIZE", "10MiB")
+    end_tiers()
+    told = dlcmd("warmup", "pets")
+    assert (told.code, "so it keeps its size" in told.err) == (ExitCode.OK, True)
+    assert dlcmd("warmup", "--check", "cows").code == ExitCode.OK
+    assert dlcmd("cache", "ls", "--json").records[-1]["budget_bytes"] == 30 * MIB
+
+
+def test_a_mount_with_a_smaller_size_keeps_the_tier_s(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, ssd: Path
+) -> None:
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    mounted = dlcmd("mount", "pets", mountpoint, "--ssd-size", "10MiB")
+    assert (mounted.code, "so it keeps its size" in mounted.err) == (ExitCode.OK, True)
+    assert (mountpoint / "cat/1.jpg").read_bytes() == (dataset / "cat/1.jpg").read_bytes()
+    assert (ssd / "budget").read_text() == str(30 * MIB)
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+
+
+def test_resize_evicts_when_it_is_told(dlcmd: Dlcmd) -> None:
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "resize", "60MiB").code == ExitCode.OK  # evicts nothing
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
+    small = dlcmd("cache", "resize", "1MiB", "--yes")
+    assert (small.code, "too small" in small.err) == (ExitCode.USAGE, True)
+    asked = dlcmd("cache", "resize", "10MiB")
+    assert (asked.code, "pets" in asked.err) == (ExitCode.USAGE, True)
+    [resized] = dlcmd("cache", "resize", "10MiB", "--yes", "--json").records
+    assert (resized["former_bytes"], resized["budget_bytes"]) == (60 * MIB, 10 * MIB)
+    assert dlcmd("cache", "ls", "--json").records[-1]["budget_bytes"] == 10 * MIB
+    told = dlcmd("cache", "resize", "20MiB")
+    assert "makes the tier larger again" in told.err  # the variable says 30 MiB
+
+
+def test_resize_names_what_it_evicted(dlcmd: Dlcmd, url: str, snapshots: Path) -> None:
+    with Client.connect(
+        "cows", store=open_store(url), index=open_index(url), create=True, snapshot_folder=snapshots
+    ) as client:
+        client.put(os.urandom(16 * MIB), "cow")
+    assert dlcmd("warmup", "cows").code == ExitCode.OK
+    [resized] = dlcmd("cache", "resize", "10MiB", "--yes", "--json").records
+    assert resized["evicted"]["cows"] >= 8 * MIB
+    [listed, _] = dlcmd("cache", "ls", "--json").records
+    assert listed["bytes"] <= 10 * MIB
+
+
 def test_hits_are_shown(dlcmd: Dlcmd) -> None:
     assert dlcmd("warmup", "pets").code == ExitCode.OK
     assert dlcmd("cache", "ls").lines[1].split()[3:6] == ["0", "0", "-"]
