@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from chunkstore.errors import AlreadyExists
+from chunkstore.errors import AlreadyExists, Denied, StoreFull
 from chunkstore.object_keys import snapshot_key, snapshot_prefix
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset.dataset import Dataset
@@ -86,14 +86,25 @@ def create(
     *,
     publish: bool = True,
     progress: Callable[[int], None] | None = None,
+    unpublished: Callable[[str], None] | None = None,
 ) -> Path:
     """Build a snapshot and, by default, publish it in the object store.
 
-    Mounts without an index use published snapshots.
+    Mounts without an index use published snapshots. A caller that only reads gives `unpublished`:
+    if the store takes no snapshot, since it may only be read or is full, it is called with a
+    message, and the snapshot stays on this machine. Otherwise `Denied` or `StoreFull` is raised.
     """
     path = build(dataset, folder, progress)
-    if publish:
+    if not publish:
+        return path
+    try:
         publish_snapshot(dataset.store, path)
+    except (Denied, StoreFull) as error:
+        if unpublished is None:
+            raise
+        unpublished(
+            f"cannot publish the snapshot, which stays on this machine: {str(error).split(';')[0]}"
+        )
     return path
 
 

@@ -337,7 +337,7 @@ def _create(context: CommandContext) -> Create:
     """Return a function that makes a snapshot and shows its progress."""
     from dieselfs.cli.commands.snapshot import create_snapshot
 
-    return lambda dataset: create_snapshot(context, dataset)
+    return lambda dataset: create_snapshot(context, dataset, unpublished=context.output.note)
 
 
 def _choose(context: CommandContext, request: MountRequest) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +52,26 @@ def create(context: CommandContext, dataset: str, publish: bool) -> None:
         context.output.note(f"next: dlcmd mount {name} MOUNTPOINT")
 
 
-def create_snapshot(context: CommandContext, dataset: Dataset, *, publish: bool = True) -> Path:
-    """Make a snapshot, and show the progress."""
+def create_snapshot(
+    context: CommandContext,
+    dataset: Dataset,
+    *,
+    publish: bool = True,
+    unpublished: Callable[[str], None] | None = None,
+) -> Path:
+    """Make a snapshot, and show the progress. See `lifecycle.create` for `unpublished`."""
     from dieselfs.snapshots import lifecycle
 
     folder = context.snapshot_folder
     with context.progress("snapshot") as progress:
         progress.expect(dataset.namespace.state().files, 0)
-        return lifecycle.create(dataset, folder, publish=publish, progress=Reached(progress).files)
+        return lifecycle.create(
+            dataset,
+            folder,
+            publish=publish,
+            progress=Reached(progress).files,
+            unpublished=unpublished,
+        )
 
 
 @command(

@@ -334,5 +334,5 @@ def _snapshot(
             path = snapshot_choice.newest_fresh(name, folder, store, client.dataset.index)
         except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
             context.output.note(f"{str(error).partition(': ')[0]}: making a new one")
-            path = create_snapshot(context, client.dataset)
+            path = create_snapshot(context, client.dataset, unpublished=context.output.note)
         return Snapshot.open(path)

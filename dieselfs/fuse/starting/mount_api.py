@@ -78,7 +78,8 @@ def mount(
     )
 
     def create(dataset: Dataset) -> Path:
-        return lifecycle.create(dataset, private_snapshot_folder(config))
+        folder = private_snapshot_folder(config)
+        return lifecycle.create(dataset, folder, unpublished=log.warning)
 
     place.mkdir(parents=True, exist_ok=True)
     started = start_mount(config, request, log.info, create)

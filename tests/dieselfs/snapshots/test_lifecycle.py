@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import Unavailable
+from chunkstore.errors import Denied, StoreFull, Unavailable
 from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
@@ -261,6 +262,42 @@ def test_publishing_and_pulling(
     unpublished = lifecycle.create(dataset, tmp_path / "third", publish=False)
     assert unpublished.name == made[2].name
     assert len(lifecycle.list_published(store, "pets")) == 3
+
+
+class Takes(StoreWrapper):
+    """A store that creates nothing, for a reason."""
+
+    def __init__(self, inner: MemoryObjectStore, error: Exception) -> None:
+        super().__init__(inner)
+        self.error = error
+
+    def before(self, call: str, key: str) -> None:
+        if call == "create":
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [Denied("no; check"), StoreFull("full; free space")])
+def test_a_snapshot_that_the_store_does_not_take_stays_here_for_who_reads(
+    dataset: Dataset, store: MemoryObjectStore, folder: Path, error: Exception
+) -> None:
+    refusing = replace(dataset, store=Takes(store, error))
+    with pytest.raises(type(error)):
+        lifecycle.create(refusing, folder)
+    said: list[str] = []
+    path = lifecycle.create(refusing, folder, unpublished=said.append)
+    assert paths_in(path) == paths_in_store(dataset)
+    assert said == [
+        "cannot publish the snapshot, which stays on this machine: " + str(error).partition(";")[0]
+    ]
+    assert lifecycle.list_published(store, "pets") == []
+    index = dataset.index
+    assert snapshot_choice.newest_fresh("pets", folder, refusing.store, index) == path
+    with pytest.raises(Unavailable):  # nothing is known of what was stored
+        lifecycle.create(
+            replace(dataset, store=Takes(store, Unavailable("out"))),
+            folder,
+            unpublished=said.append,
+        )
 
 
 def test_an_exact_generation_is_not_a_prefix(

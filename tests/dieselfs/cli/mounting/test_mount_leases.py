@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,3 +139,28 @@ def test_a_store_that_may_not_be_written_to_is_told_and_mounted(
     assert leases(store) == []
     assert dlcmd("umount", mountpoint).code == 0
     eventually(lambda: not is_alive(record["pid"]), "the daemon's end")
+
+
+def test_a_store_that_may_only_be_read_is_mounted_without_a_published_snapshot(
+    dlcmd: Dlcmd,
+    dataset: Path,
+    store: LocalDirectory,
+    mountpoint: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    for info in list(store.list("datasets/pets/snapshots/")):
+        store.delete(info.key)
+    request.getfixturevalue("read_only_store")
+    assert dlcmd("snapshot", "create", "pets").code == 1  # it is asked to publish
+    data = store.root.parent
+    shutil.rmtree(data / "snapshots")
+    shutil.rmtree(data / "index")  # another user, with an index of its own
+    mounted = dlcmd("mount", "pets", mountpoint)
+    assert mounted.code == 0, mounted.err
+    assert "cannot publish the snapshot, which stays on this machine" in mounted.err
+    assert "Read-only file system" in mounted.err
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    assert dlcmd("umount", mountpoint).code == 0
+    again = dlcmd("mount", "pets", mountpoint)  # the snapshot is here now
+    assert (again.code, "publish" in again.err) == (0, False)
+    assert dlcmd("umount", mountpoint).code == 0
