@@ -33,8 +33,9 @@ from metadata.records import decode_entries
 from metadata.snapshot import Snapshot
 
 _ADVICE: Final = (
-    "restore this object from a copy of the store; without one, delete these files with "
-    "`dlcmd rm`, put them again, and retire the chunk with `dlcmd purge`"
+    "restore this object from a copy of the store; without one, put these files again with "
+    "`dlcmd put --checksum`, or delete them with `dlcmd rm`, and retire the chunk with `dlcmd "
+    "purge`"
 )
 _NO_FILES_ADVICE: Final = (
     "no file needs it now: retire it with `dlcmd purge`, or restore it from a copy of the store"

@@ -20,6 +20,9 @@ class Present(NamedTuple):
     mode: int
     mtime_ns: int
     hash: int
+    chunk: bytes
+    """The id of the chunk that holds the content."""
+    offset: int
 
     def may_equal(self, status: os.stat_result, *, checksum: bool) -> bool:
         """Return False if the file on disk differs, as its attributes say.
@@ -44,6 +47,8 @@ def present_files(namespace: Namespace, batch: EntryBatch) -> dict[bytes, Presen
             int(row["mode"]) & 0o7777,
             int(row["mtime_ns"]),
             int(row["hash"]),
+            bytes(row["chunk"]),
+            int(row["offset"]),
         )
         for name, row in zip(batch.names, rows, strict=True)
         if row is not None

@@ -14,6 +14,7 @@ from dieselfs.packing.comparison import Present, hash_of_file, present_files
 from dieselfs.packing.preflight import preflight
 from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of_source
 from dieselfs.packing.source_tree import EntryBatch, SkippedEntries
+from dieselfs.packing.stored_copies import StoredCopies
 
 _BATCH_FILES = 4096
 
@@ -25,33 +26,37 @@ class Forecast:
     new: int = 0
     changed: int = 0
     """Files that the dataset has with other content or attributes."""
+    damaged: int = 0
+    """Files that the dataset has, but whose stored content is damaged."""
     unchanged: int = 0
     bytes: int = 0
-    """The size of the new and changed files."""
+    """The size of the files that would be put."""
     chunks: int = 0
     """Chunks for them at the target size; larger files have one each."""
 
     @property
     def files(self) -> int:
         """The files that would be put."""
-        return self.new + self.changed
+        return self.new + self.changed + self.damaged
 
 
 def forecast(request: PackRequest, dataset: Dataset | None) -> Forecast:
     """Examine every source file and compare it with `dataset`, None if it does not exist.
 
-    Costs one stat a file, and reads the content if the request compares that. Raises `BadSources`,
-    `PathConflict` and `Refused` as the put would.
+    Costs one stat a file, and reads both contents if the request compares them. Raises
+    `BadSources`, `PathConflict` and `Refused` as the put would.
     """
     preflight(request.sources, PackProgress())
     if dataset is not None:
         dataset.check_writable()
     found = Forecast()
     small_bytes = 0
-    for batch, status, present in _compared(request, dataset):
+    for disk_path, status, present, is_damaged in _compared(request, dataset):
         if present is None:
             found.new += 1
-        elif _is_equal(batch, status, present, checksum=request.checksum):
+        elif is_damaged:
+            found.damaged += 1
+        elif _is_equal(disk_path, status, present, checksum=request.checksum):
             found.unchanged += 1
             continue
         else:
@@ -67,9 +72,15 @@ def forecast(request: PackRequest, dataset: Dataset | None) -> Forecast:
 
 def _compared(
     request: PackRequest, dataset: Dataset | None
-) -> Iterator[tuple[bytes, os.stat_result, Present | None]]:
-    """Yield the path on disk of each file, its attributes, and those in the dataset."""
-    parents = None if dataset is None else ParentDirectories(dataset.namespace)
+) -> Iterator[tuple[bytes, os.stat_result, Present | None, bool]]:
+    """Yield of each file the path on disk, its attributes, and those in the dataset.
+
+    The last value is True if the stored content is damaged.
+    """
+    parents = copies = None
+    if dataset is not None:
+        parents = ParentDirectories(dataset.namespace)
+        copies = StoredCopies(dataset.namespace, dataset.reader) if request.checksum else None
     skipped = SkippedEntries()  # the preflight has reported them
     for source in request.sources:
         for batch in batches_of_source(source, skipped, _BATCH_FILES):
@@ -77,9 +88,10 @@ def _compared(
             if dataset is not None and parents is not None:
                 _check_paths(batch, parents)
                 there = present_files(dataset.namespace, batch)
+            damaged = copies.damaged(there) if copies is not None else set()
             for name in batch.names:
                 disk_path = os.path.join(batch.disk_directory, name)
-                yield disk_path, _status(disk_path), there.get(name)
+                yield disk_path, _status(disk_path), there.get(name), name in damaged
 
 
 def _check_paths(batch: EntryBatch, parents: ParentDirectories) -> None:

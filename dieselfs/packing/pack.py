@@ -161,8 +161,9 @@ class _Put:
                 match report:
                     case ChunkReport(ref, head, file_count):
                         commits.add(ref, head, file_count)
-                    case FileReport(unchanged, failed):
+                    case FileReport(unchanged, failed, repaired):
                         progress.files_unchanged += unchanged
+                        progress.files_repaired += repaired
                         progress.failed += failed
                         progress.changed()
                     case WorkerFailure(error):

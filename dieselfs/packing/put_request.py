@@ -49,6 +49,7 @@ class PackRequest:
     open_chunks: int = OPEN_CHUNKS
     """Open chunks of each process, in the order `scatter`."""
     checksum: bool = False
+    """Compare content with the stored content, which is read, instead of size and mtime."""
 
 
 @dataclass(slots=True)
@@ -63,6 +64,8 @@ class PackProgress:
     bytes_committed: int = 0
     chunks_committed: int = 0
     files_unchanged: int = 0
+    files_repaired: int = 0
+    """Packed files that the dataset had, but whose stored content was damaged."""
     failed: list[str] = field(default_factory=list)
     """Reasons why files could not be read after all, one for each file."""
     special: list[bytes] = field(default_factory=list)

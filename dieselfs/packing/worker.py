@@ -20,6 +20,7 @@ from typing import NamedTuple
 import xxhash
 
 from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
+from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
 from chunkstore.errors import BadSource
@@ -29,6 +30,7 @@ from dieselfs.dataset.dataset_writer import CHUNK_IDS, MAX_MTIME_NS, MIN_MTIME_N
 from dieselfs.dataset.parent_directories import ParentDirectories
 from dieselfs.packing.comparison import Present, present_files
 from dieselfs.packing.source_tree import EntryBatch
+from dieselfs.packing.stored_copies import StoredCopies
 from metadata.errors import PathNotFound
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import Namespace
@@ -55,7 +57,7 @@ class PackRules:
     compare_with_index: bool
     """The dataset has content: skip unchanged files, and refuse a file where a directory is."""
     checksum: bool
-    """Compare content instead of size and mtime."""
+    """Compare content instead of size and mtime, and pack files whose stored content is damaged."""
 
 
 class ChunkReport(NamedTuple):
@@ -67,11 +69,13 @@ class ChunkReport(NamedTuple):
 
 
 class FileReport(NamedTuple):
-    """The results of files that are in no chunk."""
+    """The results of files, apart from the chunks that they are in."""
 
     unchanged: int
     failed: list[str]
     """Reasons, each with a path."""
+    repaired: int = 0
+    """Packed files that the dataset had, but whose stored content was damaged."""
 
 
 class WorkerFailure(NamedTuple):
@@ -136,6 +140,10 @@ class _Worker:
         self._store = store
         self._namespace = None if index is None else Namespace(index, packing.dataset)
         self._parents = ParentDirectories(self._namespace) if self._namespace else None
+        self._copies = None
+        if self._namespace is not None and packing.checksum:
+            reader = ChunkReader(store, packing.dataset)
+            self._copies = StoredCopies(self._namespace, reader)
 
     def serve(self, connection: Connection) -> None:
         packing = self._packing
@@ -162,7 +170,7 @@ class _Worker:
             try:
                 while (batch := connection.recv()) is not None:
                     report = self._pack(batch)
-                    if report.unchanged or report.failed:
+                    if any(report):
                         self._send(report)
                 self._writer.flush()
             except (_Stopped, EOFError, OSError):  # the last two: the pipe was shut down
@@ -191,9 +199,10 @@ class _Worker:
                 failed.append(str(error))
         if not batch.names:
             return FileReport(0, failed)
-        present = None if self._namespace is None else present_files(self._namespace, batch)
+        present = {} if self._namespace is None else present_files(self._namespace, batch)
+        damaged = self._copies.damaged(present) if self._copies is not None else set()
         prefix = batch.directory + b"/" if batch.directory else b""
-        unchanged = 0
+        unchanged = repaired = 0
         try:
             folder = os.open(batch.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -207,8 +216,10 @@ class _Worker:
                     target = prefix + (batch.renamed or name)
                     if self._parents is not None:
                         self._parents.check_file(target)
-                    known = present.get(name) if present else None
-                    unchanged += not self._pack_file(folder, name, target, known, batch)
+                    known = None if name in damaged else present.get(name)
+                    is_packed = self._pack_file(folder, name, target, known, batch)
+                    unchanged += not is_packed
+                    repaired += name in damaged
                 except OSError as error:
                     failed.append(
                         f"{os.fsdecode(os.path.join(batch.disk_directory, name))}: {error.strerror}"
@@ -217,7 +228,7 @@ class _Worker:
                     failed.append(str(error))
         finally:
             os.close(folder)
-        return FileReport(unchanged, failed)
+        return FileReport(unchanged, failed, repaired)
 
     def _pack_file(
         self, folder: int, name: bytes, target: bytes, present: Present | None, batch: EntryBatch

@@ -65,7 +65,8 @@ _MAX_CHUNK_BYTES = 1 << 30
     "-c",
     "--checksum",
     is_flag=True,
-    help="Compare content, not size and mtime, to find unchanged files.",
+    help="Compare content, not size and mtime, to find unchanged files. The stored content is read "
+    "too, and files whose stored content is damaged are put again.",
 )
 @click.option(
     "--files-from",
@@ -221,7 +222,7 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
     context.output.result(
         {
             "dry_run": True,
-            **picked(found, "files bytes chunks new changed unchanged"),
+            **picked(found, "files bytes chunks new changed damaged unchanged"),
             "target": str(address),
         },
         *(
@@ -230,7 +231,8 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
             if isinstance(source, SourceTree)
         ),
         f"would put {counted(found.files, 'file')}, {human_size(found.bytes)}, in about "
-        f"{counted(found.chunks, 'chunk')}: {found.new:,} new, {found.changed:,} changed; "
+        f"{counted(found.chunks, 'chunk')}: {found.new:,} new, {found.changed:,} changed"
+        f"{f', {found.damaged:,} damaged in the store' if found.damaged else ''}; "
         f"{counted(found.unchanged, 'file', 'are')} unchanged; nothing was put",
     )
     return ExitCode.OK
@@ -317,6 +319,7 @@ def _summary(
                 "bytes": size_bytes,
                 "chunks": chunks,
                 "unchanged": unchanged,
+                "repaired": progress.files_repaired,
                 "failed": len(progress.failed),
                 "special": len(progress.special),
                 "elapsed_s": round(elapsed_s, 3),
@@ -335,6 +338,8 @@ def _summary(
         return
     rate = files / elapsed_s if elapsed_s else 0
     skipped = f", {unchanged:,} unchanged" if unchanged else ""
+    if progress.files_repaired:
+        skipped += f", {progress.files_repaired:,} damaged in the store and repaired"
     output.line(
         f"put {counted(files, 'file')}, {human_size(size_bytes)}, in {counted(chunks, 'chunk')}"
         f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"

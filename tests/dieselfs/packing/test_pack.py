@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import BadSource, InvalidPath, NoStoreYet, StoreFull, Unavailable
+from chunkstore.chunk_format import KIND_FILE, decode_head
+from chunkstore.errors import (
+    BadSource,
+    ChunkStoreError,
+    InvalidPath,
+    NoStoreYet,
+    StoreFull,
+    Unavailable,
+)
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
 from dieselfs.dataset.dataset import open_dataset
@@ -39,10 +47,21 @@ from tests.eventually import PATIENCE_S, eventually
 class StoreWithRules(LocalDirectory):
     """`refuse` raises for keys it does not want; with `after` the object is there nevertheless."""
 
-    def __init__(self, root: Path, refuse: Callable[[str], None], after: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        refuse: Callable[[str], None],
+        after: bool = False,
+        refuse_reads: Callable[[str], None] = lambda key: None,
+    ) -> None:
         super().__init__(root)
         self._refuse = refuse
         self._after = after
+        self._refuse_reads = refuse_reads
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        self._refuse_reads(key)
+        return super().get_range(key, offset, length)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         if not self._after:
@@ -60,10 +79,11 @@ class Place:
         for number in range(60):
             (self.source / str(number)).write_bytes(bytes([number]) * 1000)
         self.refuse: Callable[[str], None] = lambda key: None
+        self.refuse_reads: Callable[[str], None] = lambda key: None
         self.after = False
 
     def store(self) -> StoreWithRules:
-        return StoreWithRules(self.folder / "store", self.refuse, self.after)
+        return StoreWithRules(self.folder / "store", self.refuse, self.after, self.refuse_reads)
 
     def index(self) -> KeyValueStore:
         return LmdbFileStore(self.folder / "index")
@@ -172,6 +192,50 @@ def test_a_put_that_fails_spares_what_another_one_committed(place: Place) -> Non
         pack("d", PackRequest([tree]), open_store, place.index, PackProgress())
     assert set(place.content()) == {b"", b"theirs"}
     assert opened[0] >= 1
+
+
+def damage(place: Place, kind: str) -> int:
+    """Damage one chunk; return how many of its files cannot be read, or not without their head."""
+    chunk = next(path for path in (place.folder / "store").rglob("chunks/**/*") if path.is_file())
+    content = bytearray(chunk.read_bytes())
+    files = decode_head(content).entries.kind.tolist().count(KIND_FILE)
+    content[100 if kind == "head" else -1] ^= 1
+    chunk.write_bytes(content)
+    if kind == "missing":
+        chunk.unlink()
+    return 1 if kind == "payload" else files
+
+
+@pytest.mark.parametrize("large_bytes", [500, 64 << 20])
+@pytest.mark.parametrize("kind", ["payload", "head", "missing"])
+def test_a_file_whose_stored_content_is_damaged_is_put_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, kind: str, large_bytes: int
+) -> None:
+    monkeypatch.setattr(worker_module, "_LARGE_BYTES", large_bytes)
+    (place.source / "large").write_bytes(os.urandom(600_000))
+    place.pack()
+    count = damage(place, kind)
+    tree = SourceTree(os.fsencode(place.source), b"")
+    assert place.pack().files_unchanged == 61  # without --checksum nothing is read
+    found = forecast_of(place, PackRequest([tree], checksum=True))
+    if kind != "head":  # small files can be read without it
+        with pytest.raises(ChunkStoreError):
+            place.content()
+    put = place.pack(checksum=True)
+    assert found.damaged == found.files == put.files_repaired == put.files_committed == count
+    assert put.files_unchanged == found.unchanged == 61 - count
+    assert place.content() == tree_of(place.source)
+    assert place.pack(checksum=True).files_unchanged == 61
+
+
+def test_a_store_that_does_not_answer_is_not_taken_for_damaged(place: Place) -> None:
+    place.pack()
+    before = place.content()
+    place.refuse_reads = raising(Unavailable("no answer"), "/chunks/")
+    with pytest.raises(Unavailable):
+        place.pack(checksum=True)
+    place.refuse_reads = lambda key: None
+    assert place.content() == before
 
 
 def forecast_of(place: Place, request: PackRequest) -> Forecast:
