@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,6 +13,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import for_each, iso_time
+from dieselfs.cli.rendering.exit_codes import ExitCode, explain, report
 from dieselfs.cli.rendering.output import Output, counted, picked, printable
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
@@ -112,14 +114,19 @@ def _users_record(users: DatasetUsers) -> dict[str, Any]:
 
 
 def print_datasets(context: CommandContext, human: bool | None = None) -> int:
-    """Print a line or a JSON record for each dataset of the store."""
+    """Print a line or a JSON record for each dataset of the store.
+
+    An index that fails is reported, and the exit code is then `PARTIAL`: the store has the names.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from dieselfs.snapshots.stored_datasets import dataset_names, stored_dataset
 
     output = context.output
     found: list[StoredDataset] = []
-    with context.places() as (store, index), ThreadPoolExecutor(_AT_ONCE) as threads:
+    with ExitStack() as stack:
+        store, index, failed = _places_to_list(context, stack)
+        threads = stack.enter_context(ThreadPoolExecutor(_AT_ONCE))
         asked = {
             name: threads.submit(stored_dataset, store, index, name)
             for name in dataset_names(store)
@@ -129,7 +136,7 @@ def print_datasets(context: CommandContext, human: bool | None = None) -> int:
             if listed := asked[name].result():
                 found.append(listed)
 
-        code = for_each(asked, take, as_json=output.json)
+        code = for_each(asked, take, as_json=output.json) or failed
     rows = [_row(output, listed, human) for listed in found]
     output.listing(
         ["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows, map(_listed, found)
@@ -142,6 +149,23 @@ def print_datasets(context: CommandContext, human: bool | None = None) -> int:
                 f"{name}` updates the index"
             )
     return code
+
+
+def _places_to_list(
+    context: CommandContext, stack: ExitStack
+) -> tuple[ObjectStore, KeyValueStore, ExitCode]:
+    """Return the store, and the index or an empty one in its place, with the exit code for that."""
+    from metadata.dataset_state import list_datasets
+    from metadata.errors import IndexDamaged, IndexUnavailable
+    from metadata.kv.memory import MemoryStore
+
+    try:
+        store, index = stack.enter_context(context.places())
+        list_datasets(index)
+    except (IndexDamaged, IndexUnavailable) as error:
+        report(explain(error), as_json=context.output.json)
+        return context.store(), MemoryStore(), ExitCode.PARTIAL
+    return store, index, ExitCode.OK
 
 
 def _listed(listed: StoredDataset) -> dict[str, Any]:

@@ -136,6 +136,15 @@ def test_ls_of_datasets_names_the_damaged_one(dlcmd: Dlcmd, url: str) -> None:
     assert "dlcmd fsck cows" in result.err
 
 
+@pytest.mark.parametrize("fault", ["damaged", "down"])
+def test_ls_of_datasets_needs_no_index(dlcmd: Dlcmd, tmp_path: Path, fault: str) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"damaged" * 4096)
+    index = "redis://127.0.0.1:1/0" if fault == "down" else f"lmdb://{tmp_path}"
+    result = dlcmd("ls", "--index", index)
+    assert (result.code, [line.split()[:2] for line in result.lines[1:]]) == (6, [["pets", "6"]])
+    assert (result.err.count("\n"), "dlcmd: index" in result.err) == (1, True)
+
+
 def test_a_dataset_that_is_half_removed_is_not_listed(dlcmd: Dlcmd, pets: Client) -> None:
     mark_removed(pets.dataset.store, pets.dataset.log)
     assert dlcmd("ls").lines == []
