@@ -11,6 +11,7 @@ from chunkstore.errors import BadSource
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.parent_directories import ParentDirectories
 from dieselfs.packing.comparison import Present, hash_of_file, present_files
+from dieselfs.packing.deletion import planned_deletions
 from dieselfs.packing.preflight import preflight
 from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of_source
 from dieselfs.packing.source_tree import EntryBatch, SkippedEntries
@@ -29,6 +30,8 @@ class Forecast:
     damaged: int = 0
     """Files that the dataset has, but whose stored content is damaged."""
     unchanged: int = 0
+    deleted: int = 0
+    """Files that the dataset has and the sources do not, if the request deletes them."""
     bytes: int = 0
     """The size of the files that would be put."""
     chunks: int = 0
@@ -50,6 +53,8 @@ def forecast(request: PackRequest, dataset: Dataset | None) -> Forecast:
     if dataset is not None:
         dataset.check_writable()
     found = Forecast()
+    if dataset is not None and request.delete:
+        found.deleted = planned_deletions(dataset.namespace, request).files
     small_bytes = 0
     for disk_path, status, present, is_damaged in _compared(request, dataset):
         if present is None:
@@ -86,7 +91,8 @@ def _compared(
         for batch in batches_of_source(source, skipped, _BATCH_FILES):
             there: dict[bytes, Present] = {}
             if dataset is not None and parents is not None:
-                _check_paths(batch, parents)
+                if not request.delete:  # which clears the way
+                    _check_paths(batch, parents)
                 there = present_files(dataset.namespace, batch)
             damaged = copies.damaged(there) if copies is not None else set()
             for name in batch.names:

@@ -26,6 +26,7 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.publisher import Publisher
 from dieselfs.packing.background_thread import BackgroundThread
+from dieselfs.packing.deletion import delete_entries, planned_deletions
 from dieselfs.packing.preflight import check_named, preflight
 from dieselfs.packing.processes import PackingProcesses
 from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of
@@ -72,7 +73,10 @@ def pack(
         dataset = open_dataset(store, index, name, create=True)
         dataset.check_writable()
         try:
-            _pack(dataset, request, workers, progress)
+            if request.delete:
+                _pack_and_delete(dataset, request, workers, progress)
+            else:
+                _pack(dataset, request, workers, progress)
         except BaseException:
             if dataset.born:
                 _remove_created(dataset)
@@ -92,6 +96,20 @@ def _remove_created(dataset: Dataset) -> None:
         return
     except (ChunkStoreError, MetadataError) as error:
         log.warning("cannot remove the new, empty dataset %s: %s", dataset.ref.name, error)
+
+
+def _pack_and_delete(
+    dataset: Dataset, request: PackRequest, workers: PackingProcesses, progress: PackProgress
+) -> None:
+    """Pack the sources, and delete what they do not have unless a file could not be packed."""
+    preflight(request.sources, PackProgress())  # before the first deletion
+    found = planned_deletions(dataset.namespace, request)
+    delete_entries(dataset, found.in_the_way, found.generation)
+    _pack(dataset, request, workers, progress)
+    if progress.failed:
+        return
+    delete_entries(dataset, found.gone, found.generation)
+    progress.files_deleted = found.files
 
 
 def _pack(

@@ -50,6 +50,10 @@ class PackRequest:
     """Open chunks of each process, in the order `scatter`."""
     checksum: bool = False
     """Compare content with the stored content, which is read, instead of size and mtime."""
+    delete: bool = False
+    """Delete what the dataset has below the targets of directories and the sources do not have."""
+    max_delete: int | None = None
+    """The most files to delete; with more, nothing is put or deleted."""
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ class PackProgress:
     files_unchanged: int = 0
     files_repaired: int = 0
     """Packed files that the dataset had, but whose stored content was damaged."""
+    files_deleted: int = 0
     failed: list[str] = field(default_factory=list)
     """Reasons why files could not be read after all, one for each file."""
     special: list[bytes] = field(default_factory=list)

@@ -42,6 +42,7 @@ _MAX_CHUNK_BYTES = 1 << 30
     examples=[
         "dlcmd put photos/ dl://photos             # the contents of photos",
         "dlcmd put train val dl://imagenet         # as imagenet/train and imagenet/val",
+        "dlcmd put --delete --max-delete 100 photos/ dl://photos",
         "dlcmd put -n --exclude '*.tmp' data/ dl://data",
         "find . -name '*.jpg' | dlcmd put --files-from - . dl://pictures",
     ]
@@ -76,6 +77,18 @@ _MAX_CHUNK_BYTES = 1 << 30
 )
 @click.option("-0", "--null", is_flag=True, help="Names of --files-from end with NUL.")
 @click.option("--no-follow", is_flag=True, help="Refuse symbolic links instead of following them.")
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="Delete below DST what directories named as SRC do not have, once all is put. Excluded "
+    "paths stay.",
+)
+@click.option(
+    "--max-delete",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Put and delete nothing if --delete would delete more than N files.",
+)
 @jobs_option()
 @recursive_option()
 @filter_options
@@ -90,6 +103,8 @@ def put(
     files_from: BinaryIO | None,
     null: bool,
     no_follow: bool,
+    delete: bool,
+    max_delete: int | None,
     jobs: int | None,
     recursive: bool,
     filters: PathFilter,
@@ -111,6 +126,12 @@ def put(
         raise UsageError(
             f"--chunk-size {human_size(chunk_size)}: a chunk has 4 KiB to 1 GiB", "4MiB suits most"
         )
+    if max_delete is not None and not delete:
+        raise UsageError("--max-delete limits --delete", "add --delete, or leave both out")
+    if delete and files_from is not None:
+        raise UsageError(
+            "--delete goes with directories, not with --files-from", "name the directory as SRC"
+        )
     address = parse_address(places[-1])
     if address.snapshot:
         raise UsageError(
@@ -131,6 +152,8 @@ def put(
         seed=seed,
         target_bytes=chunk_size,
         checksum=checksum,
+        delete=delete,
+        max_delete=max_delete,
     )
     try:
         if dry_run:
@@ -222,7 +245,7 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
     context.output.result(
         {
             "dry_run": True,
-            **picked(found, "files bytes chunks new changed damaged unchanged"),
+            **picked(found, "files bytes chunks new changed damaged unchanged deleted"),
             "target": str(address),
         },
         *(
@@ -233,7 +256,8 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
         f"would put {counted(found.files, 'file')}, {human_size(found.bytes)}, in about "
         f"{counted(found.chunks, 'chunk')}: {found.new:,} new, {found.changed:,} changed"
         f"{f', {found.damaged:,} damaged in the store' if found.damaged else ''}; "
-        f"{counted(found.unchanged, 'file', 'are')} unchanged; nothing was put",
+        f"{counted(found.unchanged, 'file', 'are')} unchanged"
+        f"{f', {found.deleted:,} would be deleted' if request.delete else ''}; nothing was put",
     )
     return ExitCode.OK
 
@@ -272,8 +296,9 @@ def _put(
     if progress.failed:
         for reason in progress.failed[:_SHOWN_FAILURES]:
             context.output.note(f"not put: {printable(reason)}")
+        deleted = ", so nothing that is gone was deleted" if request.delete else ""
         raise PartialFailure(
-            f"{counted(len(progress.failed), 'file')} could not be put",
+            f"{counted(len(progress.failed), 'file')} could not be put{deleted}",
             "correct them, then run the same command again",
         )
     return ExitCode.OK
@@ -320,6 +345,7 @@ def _summary(
                 "chunks": chunks,
                 "unchanged": unchanged,
                 "repaired": progress.files_repaired,
+                "deleted": progress.files_deleted,
                 "failed": len(progress.failed),
                 "special": len(progress.special),
                 "elapsed_s": round(elapsed_s, 3),
@@ -340,6 +366,8 @@ def _summary(
     skipped = f", {unchanged:,} unchanged" if unchanged else ""
     if progress.files_repaired:
         skipped += f", {progress.files_repaired:,} damaged in the store and repaired"
+    if progress.files_deleted:
+        skipped += f", {progress.files_deleted:,} deleted"
     output.line(
         f"put {counted(files, 'file')}, {human_size(size_bytes)}, in {counted(chunks, 'chunk')}"
         f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from chunkstore.errors import (
 )
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
+from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset import open_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
@@ -531,10 +533,13 @@ def test_processes_are_forked_before_progress_is_told_and_keep_an_order_that_is_
 
 def interrupt_when_stored(
     place: Place, monkeypatch: pytest.MonkeyPatch, chunks: int, *, after_preflight: bool
-) -> None:
-    """Send SIGINT to this process before a worker reports the chunk with this number."""
+) -> PackProgress:
+    """Send SIGINT to this process when so many chunks are stored; no upload goes on before it acts.
+
+    Uploads need the progress that is returned.
+    """
     released, parent, store = threading.Event(), os.getpid(), place.folder / "store"
-    examined = place.folder / "examined"
+    examined, stopping = place.folder / "examined", place.folder / "stopping"
     real = pack_module.preflight
 
     def preflight(*arguments: Any) -> None:
@@ -549,6 +554,11 @@ def interrupt_when_stored(
             with suppress(FileExistsError):
                 (place.folder / "interrupted").touch(exist_ok=False)
                 os.kill(parent, signal.SIGINT)
+            eventually(stopping.exists, "the interrupt")
+
+    def note(progress: PackProgress) -> None:
+        if progress.stopping:
+            stopping.touch()
 
     real_release = pack_module._Commits.release
 
@@ -559,14 +569,15 @@ def interrupt_when_stored(
     monkeypatch.setattr(pack_module._Commits, "release", release)
     monkeypatch.setattr(pack_module, "preflight", preflight)
     monkeypatch.setattr(pack_module, "_PREFLIGHT_PATIENCE_S", 0.2)
+    monkeypatch.setattr(worker_module, "Uploader", partial(Uploader, max_in_flight_bytes=20_000))
     place.refuse, place.after = interrupt, True
+    return PackProgress(on_change=note)
 
 
 def test_an_interrupt_commits_what_is_stored(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(600):
         (place.source / f"x{number}").write_bytes(b"x" * 1000)
-    interrupt_when_stored(place, monkeypatch, 5, after_preflight=True)
-    progress = PackProgress()
+    progress = interrupt_when_stored(place, monkeypatch, 5, after_preflight=True)
     with pytest.raises(KeyboardInterrupt):
         place.pack_into(progress, open_chunks=2)
     assert progress.stopping
@@ -587,9 +598,9 @@ def test_an_interrupt_before_all_sources_are_examined_leaves_nothing(
     before = place.content()
     for number in range(600):
         (place.source / f"x{number}").write_bytes(b"x" * 1000)
-    interrupt_when_stored(place, monkeypatch, 12, after_preflight=False)
+    progress = interrupt_when_stored(place, monkeypatch, 12, after_preflight=False)
     with pytest.raises(KeyboardInterrupt):
-        place.pack(open_chunks=2)
+        place.pack_into(progress, open_chunks=2)
     assert not read_history(place.store(), "d").uncommitted
     assert place.content() == before
 
@@ -598,8 +609,8 @@ def test_a_second_interrupt_waits_for_no_store(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store does not answer before the worker is killed."""
-    interrupt_when_stored(place, monkeypatch, 1, after_preflight=True)
-    interrupt = place.refuse
+    progress = interrupt_when_stored(place, monkeypatch, 1, after_preflight=True)
+    interrupt, note = place.refuse, progress.on_change
 
     def hang(key: str) -> None:
         interrupt(key)
@@ -608,9 +619,9 @@ def test_a_second_interrupt_waits_for_no_store(
 
     place.refuse = hang
     monkeypatch.setattr(processes_module, "_STOP_TIMEOUT_S", 0.2)
-    progress = PackProgress()
 
     def interrupt_again(progress: PackProgress) -> None:
+        note(progress)
         if progress.stopping:
             signal.raise_signal(signal.SIGINT)
 

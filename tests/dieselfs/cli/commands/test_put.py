@@ -405,6 +405,20 @@ def test_checksum_compares_content(place: Place, source: Path) -> None:
     assert place.content() == tree_of(source)
 
 
+def test_delete(place: Place, source: Path) -> None:
+    place.summary(f"{source}/", "dl://d")
+    (source / "script").unlink()
+    (source / "cat/1.jpg").unlink()
+    (source / "fresh").write_bytes(b"fresh")
+    done = place.put("-n", "--delete", f"{source}/", "dl://d")
+    assert "1 new, 0 changed; 43 files are unchanged, 2 would be deleted; nothing" in done.stdout
+    done = place.put("--delete", "--max-delete", "1", f"{source}/", "dl://d")
+    assert "would delete 2 files, --max-delete allows 1" in only_error(done, 1)
+    found = place.summary("--delete", f"{source}/", "dl://d")
+    assert (found["files"], found["unchanged"], found["deleted"]) == (1, 43, 2)
+    assert place.content() == tree_of(source)
+
+
 def test_a_large_file_is_streamed_compared_and_put_again(place: Place, tmp_path: Path) -> None:
     large = tmp_path / "large"
     with open(large, "wb") as file:
@@ -519,6 +533,8 @@ def test_an_unreadable_file_or_folder() -> None:
         (["SRC", "dl://d/a/../b"], {}, 2, "illegal path"),
         (["SRC", "dl://d@3/x"], {}, 2, "never changes"),
         (["SRC"], {}, 2, "DST is missing"),
+        (["--max-delete", "1", "SRC", "dl://d"], {}, 2, "add --delete"),
+        (["--delete", "--files-from", "/dev/null", "SRC", "dl://d"], {}, 2, "with directories"),
         (["--chunk-size", "1KiB", "SRC", "dl://d"], {}, 2, "chunk"),
         (["SRC", "dl://d/" + "/".join([*["long" * 60] * 16, "x" * 234])], {}, 2, "at most 4095"),
         (["SRC", "dl://d"], {"DIESELFS_STORE": "fil:///x"}, 2, "file://"),
