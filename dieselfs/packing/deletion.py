@@ -98,9 +98,14 @@ class _Plan:
         """Directories with something below that stays."""
         self._replaced: set[bytes] = set()
         """Directories where the source has a file, and all directories below."""
+        self._left_out: set[bytes] = set()
+        """Directories where the source has a link that is left out, and all directories below."""
 
     def compare(self, listing: DirectoryListing) -> None:
         """Compare one directory; the one above has been compared before."""
+        if listing.path in self._left_out:
+            self._keep_all(listing)
+            return
         is_replaced = listing.path in self._replaced
         there = {} if is_replaced else self._on_disk(listing.path)
         for name, row in zip(listing.file_names, listing.files, strict=True):
@@ -118,6 +123,8 @@ class _Plan:
                 self._found.in_the_way.append(entry)
             elif name in there or self._prunes(entry.path):
                 self._keep(entry.path)
+                if name in there and there[name] is None:
+                    self._left_out.add(entry.path)
             else:
                 self._gone_directories.append(entry)
 
@@ -131,13 +138,22 @@ class _Plan:
     def _keep(self, path: bytes) -> None:
         self._kept.update(ancestors(path))
 
-    def _on_disk(self, directory: bytes) -> dict[bytes, bool]:
-        """Return the names that the sources have in a directory; True for a directory."""
-        found: dict[bytes, bool] = {}
+    def _keep_all(self, listing: DirectoryListing) -> None:
+        """Keep a directory with all below it, though no source has it."""
+        self._kept.update([listing.path, *ancestors(listing.path)])
+        self._left_out.update(joined(listing.path, name) for name in listing.directory_names)
+
+    def _on_disk(self, directory: bytes) -> dict[bytes, bool | None]:
+        """Return the names that the sources have in a directory, and if they are directories.
+
+        The value is None for links that are left out.
+        """
+        found: dict[bytes, bool | None] = {}
         for source in self._sources:
             below = _below(directory, source.target)
             if below is not None:
-                found.update(_names(os.path.join(source.disk_path, below)))
+                names = _names(os.path.join(source.disk_path, below), source.skip_links)
+                found.update(names if not found else {**names, **_known(found)})
             else:
                 beyond = _below(source.target, directory)
                 if beyond:
@@ -167,10 +183,17 @@ def _below(path: bytes, top: bytes) -> bytes | None:
     return path[len(top) + 1 :] if path.startswith(top + b"/") else None
 
 
-def _names(disk_directory: bytes) -> dict[bytes, bool]:
+def _known(found: dict[bytes, bool | None]) -> dict[bytes, bool | None]:
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _names(disk_directory: bytes, skip_links: bool) -> dict[bytes, bool | None]:
     try:
         with os.scandir(disk_directory) as entries:
-            return {entry.name: _is_directory(entry) for entry in entries}
+            return {
+                entry.name: None if skip_links and entry.is_symlink() else _is_directory(entry)
+                for entry in entries
+            }
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

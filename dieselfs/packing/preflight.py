@@ -62,7 +62,7 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
             progress.files_found += len(batch.names)
         if not skipped.unreadable:
             _check_paths_in(source)
-    progress.special = skipped.special
+    progress.special, progress.links = skipped.special, skipped.links
     if skipped.unreadable:
         raise BadSources(skipped.unreadable)
     progress.walked = True

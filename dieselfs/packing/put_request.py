@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,6 +32,7 @@ class FileList:
     target: bytes
     paths: Sequence[bytes]
     follow_links: bool = True
+    skip_links: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class PackProgress:
     """Reasons why files could not be read after all, one for each file."""
     special: list[bytes] = field(default_factory=list)
     """Sockets, pipes and devices, which are left out."""
+    links: list[bytes] = field(default_factory=list)
+    """Symbolic links that the request leaves out."""
     stopping: bool = False
     """The user has interrupted the put, and what is stored is being committed."""
     on_change: Callable[[PackProgress], None] = lambda progress: None
@@ -101,5 +105,14 @@ def batches_of_source(
 ) -> Iterator[EntryBatch]:
     """Yield all files of one source, in batches."""
     if isinstance(source, FileList):
-        return listed_batches(source.base, source.target, source.paths, batch_files)
+        paths = _without_links(source, skipped) if source.skip_links else source.paths
+        return listed_batches(source.base, source.target, paths, batch_files)
     return source.batches(skipped, batch_files)
+
+
+def _without_links(source: FileList, skipped: SkippedEntries) -> Iterator[bytes]:
+    for path in source.paths:
+        if os.path.islink(os.path.join(source.base, path)):
+            skipped.links.append(path)
+        else:
+            yield path

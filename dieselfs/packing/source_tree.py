@@ -54,6 +54,8 @@ class SkippedEntries:
 
     special: list[bytes] = field(default_factory=list)
     """Sockets, pipes and devices, which are left out."""
+    links: list[bytes] = field(default_factory=list)
+    """Symbolic links that the request leaves out."""
     unreadable: list[str] = field(default_factory=list)
     """Reasons, each with a path; they prevent the put."""
 
@@ -67,6 +69,9 @@ class SourceTree:
     """The path in the dataset of the directory (or of the file) itself."""
     filters: PathFilter = field(default_factory=PathFilter)
     follow_links: bool = True
+    """Take what symbolic links lead to; if not, they are refused."""
+    skip_links: bool = False
+    """Leave out symbolic links."""
     by_path: bool = False
     """Sort names and directories, instead of the disk's order."""
 
@@ -78,6 +83,9 @@ class SourceTree:
         The batches of a directory come after those of the directories above it.
         """
         if self._is_left_out():
+            return
+        if self._is_skipped_link():
+            skipped.links.append(self.disk_path)
             return
         if (refusal := self.refusal()) is not None:
             skipped.unreadable.append(refusal)
@@ -106,18 +114,22 @@ class SourceTree:
 
     def refusal(self) -> str | None:
         """Return why the source itself cannot be put, None if it can or is left out."""
-        if self._is_left_out():
+        if self._is_left_out() or self._is_skipped_link():
             return None
         if not self.follow_links and os.path.islink(self.disk_path):
             return _refused_link(self.disk_path)
         return refusal_of(self.disk_path)
+
+    def _is_skipped_link(self) -> bool:
+        return self.skip_links and os.path.islink(self.disk_path)
 
     def _is_left_out(self) -> bool:
         """Return True if the filters leave out the source, which is no directory."""
         if not self.filters:
             return False
         is_link = os.path.islink(self.disk_path)
-        if os.path.isdir(self.disk_path) and (self.follow_links or not is_link):
+        follows = self.follow_links and not self.skip_links
+        if os.path.isdir(self.disk_path) and (follows or not is_link):
             return False
         return not self.filters.takes(os.fsdecode(os.path.basename(self.disk_path)))
 
@@ -141,7 +153,10 @@ class SourceTree:
                         continue
                     wanted = self.filters.takes(below)
                 try:
-                    if entry.is_symlink() and not self.follow_links:
+                    if self.skip_links and entry.is_symlink():
+                        if wanted:
+                            skipped.links.append(entry.path)
+                    elif entry.is_symlink() and not self.follow_links:
                         if wanted:
                             skipped.unreadable.append(_refused_link(entry.path))
                     elif entry.is_file():

@@ -77,6 +77,7 @@ _MAX_CHUNK_BYTES = 1 << 30
 )
 @click.option("-0", "--null", is_flag=True, help="Names of --files-from end with NUL.")
 @click.option("--no-follow", is_flag=True, help="Refuse symbolic links instead of following them.")
+@click.option("--skip-links", is_flag=True, help="Leave out symbolic links, and count them.")
 @click.option(
     "--delete",
     is_flag=True,
@@ -103,6 +104,7 @@ def put(
     files_from: BinaryIO | None,
     null: bool,
     no_follow: bool,
+    skip_links: bool,
     delete: bool,
     max_delete: int | None,
     jobs: int | None,
@@ -126,6 +128,11 @@ def put(
         raise UsageError(
             f"--chunk-size {human_size(chunk_size)}: a chunk has 4 KiB to 1 GiB", "4MiB suits most"
         )
+    if no_follow and skip_links:
+        raise UsageError(
+            "--no-follow refuses symbolic links, and --skip-links leaves them out",
+            "choose one of the two",
+        )
     if max_delete is not None and not delete:
         raise UsageError("--max-delete limits --delete", "add --delete, or leave both out")
     if delete and files_from is not None:
@@ -141,9 +148,11 @@ def put(
     sources: list[SourceTree | FileList] = []
     if files_from is not None:
         names = files_from.read().split(b"\0" if null else b"\n")
-        sources.append(_listed(places[:-1], address, names, filters, follow_links=not no_follow))
+        links = {"follow_links": not no_follow, "skip_links": skip_links}
+        sources.append(_listed(places[:-1], address, names, filters, links))
     else:
-        rules = {"filters": filters, "follow_links": not no_follow, "by_path": order == "path"}
+        rules = {"filters": filters, "follow_links": not no_follow, "skip_links": skip_links}
+        rules["by_path"] = order == "path"
         sources.extend(_trees(context, places[:-1], address, rules))
     request = PackRequest(
         sources,
@@ -188,6 +197,8 @@ def _trees(
             exact = not _is_directory(context, address)
         if not exact and not source.endswith("/") and name not in ("", ".", ".."):
             target = f"{target}/{name}" if target else name
+        if source.endswith("/") and rules["skip_links"]:
+            source = os.path.realpath(source)  # the slash asks for what the link leads to
         disk_path = os.fsencode(source.rstrip("/") or "/")
         yield SourceTree(disk_path, os.fsencode(target), **rules)
 
@@ -210,8 +221,7 @@ def _listed(
     address: DatasetAddress,
     names: Iterable[bytes],
     filters: PathFilter,
-    *,
-    follow_links: bool,
+    links: Mapping[str, bool],
 ) -> FileList:
     from dieselfs.packing.put_request import FileList
 
@@ -226,7 +236,7 @@ def _listed(
             )
     wanted = [path for path in paths if filters.takes(os.fsdecode(path))]
     base = os.fsencode(sources[0]) if sources else b"."
-    return FileList(base, os.fsencode(address.path), wanted, follow_links)
+    return FileList(base, os.fsencode(address.path), wanted, **links)
 
 
 def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddress) -> int:
@@ -348,18 +358,20 @@ def _summary(
                 "deleted": progress.files_deleted,
                 "failed": len(progress.failed),
                 "special": len(progress.special),
+                "links": len(progress.links),
                 "elapsed_s": round(elapsed_s, 3),
                 "target": str(address),
             }
         )
         return
-    if progress.special:
-        named = ", ".join(printable(os.fsdecode(path)) for path in progress.special[:3])
-        more = ", …" if len(progress.special) > 3 else ""
-        output.note(
-            f"left out {counted(len(progress.special), 'special file')} (sockets, pipes, "
-            f"devices): {named}{more}"
-        )
+    for paths, kind, more in (
+        (progress.special, "special file", " (sockets, pipes, devices)"),
+        (progress.links, "symbolic link", ""),
+    ):
+        if paths:
+            named = ", ".join(printable(os.fsdecode(path)) for path in paths[:3])
+            rest = ", …" if len(paths) > 3 else ""
+            output.note(f"left out {counted(len(paths), kind)}{more}: {named}{rest}")
     if output.quiet:
         return
     rate = files / elapsed_s if elapsed_s else 0

@@ -113,6 +113,18 @@ def test_what_the_filters_leave_out_stays_on_both_sides(place: Place) -> None:
     assert b"a/1" in place.content()
 
 
+def test_what_lies_where_a_link_is_left_out_stays(place: Place) -> None:
+    for name in ("a", "top"):
+        (place.source / name).rename(place.folder / name)
+        (place.source / name).symlink_to(place.folder / name)
+    (place.folder / "a/1").unlink()
+    (place.source / "b/4").unlink()
+    before = place.content()
+    tree = SourceTree(os.fsencode(place.source), b"", skip_links=True)
+    assert place.put(PackRequest([tree], delete=True)).files_deleted == 1
+    assert before.keys() - place.content().keys() == {b"b/4"}
+
+
 def test_only_what_lies_below_the_target_is_deleted(place: Place, tmp_path: Path) -> None:
     place.put(place.request(target=b"in/side"))
     outside = {path: node for path, node in place.content().items() if not path.startswith(b"in")}

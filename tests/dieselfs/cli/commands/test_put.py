@@ -264,6 +264,27 @@ def test_links_are_followed_loops_found_and_no_follow_refuses(place: Place, tmp_
     assert not place.exists("e")
 
 
+def test_links_are_left_out_on_request(place: Place, source: Path, tmp_path: Path) -> None:
+    expected = tree_of(source)
+    for link, to in (("up", ".."), ("cat/nowhere", "no"), ("cat/file", "zero"), ("folder", "cat")):
+        (source / link).symlink_to(to)
+    for folder in (source / "cat", source):
+        os.utime(
+            folder, ns=(0, expected[os.fsencode(folder.name) if folder != source else b""].mtime_ns)
+        )
+    done = place.put("--skip-links", f"{source}/", "dl://d")
+    assert done.returncode == 0
+    assert "left out 4 symbolic links: " in done.stderr
+    assert place.content() == expected
+    (tmp_path / "latest").symlink_to(source)
+    found = place.summary("--skip-links", f"{tmp_path}/latest/", tmp_path / "latest", "dl://d")
+    assert (found["links"], found["unchanged"]) == (5, 45)
+    names = b"script\ncat/file\ncat/nowhere\n"
+    found = place.summary("--skip-links", "--files-from", "-", source, "dl://e", names=names)
+    assert (found["links"], found["files"]) == (2, 1)
+    assert "choose one" in only_error(place.put("--skip-links", "--no-follow", source, "dl://d"), 2)
+
+
 def test_special_files_are_left_out_and_named(place: Place, source: Path) -> None:
     expected = tree_of(source)
     os.mkfifo(source / "cat/pipe")
