@@ -115,8 +115,12 @@ def test_on_first_use_each_chunk_leaves_the_store_once(
     with ending(nodes):
         eventually(lambda: see_each_other(nodes), "three nodes that see each other")
         assert read_by_all(nodes) == [0, 0, 0]
-        assert sorted(dataset.reads().values()) == [1] * dataset.chunks
+        # On a busy machine an owner may be silent for too long: then its chunk is read again.
+        silent = sum(count(node.statistics(), "read.fallbacks.silent") for node in nodes)
+        reads = dataset.reads()
+        assert len(reads) == dataset.chunks
+        assert sum(reads.values()) <= dataset.chunks + silent
 
         nodes[1].kill()
         assert read_by_all([nodes[0], nodes[2]]) == [0, 0]
-        assert sorted(dataset.reads().values()) == [1] * dataset.chunks, "all is local by now"
+        assert dataset.reads() == reads, "all is local by now"
