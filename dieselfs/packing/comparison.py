@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final, NamedTuple
 
+import numpy as np
 import xxhash
 
 from dieselfs.packing.source_tree import EntryBatch
@@ -14,15 +15,28 @@ _PART_BYTES: Final = 4 << 20
 
 
 class Present(NamedTuple):
-    """The attributes of a file that the dataset has."""
+    """A file that the dataset has."""
 
     size: int
     mode: int
     mtime_ns: int
-    hash: int
-    chunk: bytes
-    """The id of the chunk that holds the content."""
-    offset: int
+    row: np.void
+    """`metadata.records.ENTRY`; the fields that few puts need are read when they are asked for."""
+
+    @property
+    def hash(self) -> int:
+        """The xxh3_64 of the content."""
+        return int(self.row["hash"])
+
+    @property
+    def chunk(self) -> bytes:
+        """The id of the chunk that holds the content."""
+        return bytes(self.row["chunk"])
+
+    @property
+    def offset(self) -> int:
+        """The place of the content in the chunk's payload."""
+        return int(self.row["offset"])
 
     def may_equal(self, status: os.stat_result, *, checksum: bool) -> bool:
         """Return False if the file on disk differs, as its attributes say.
@@ -46,9 +60,7 @@ def present_files(namespace: Namespace, batch: EntryBatch) -> dict[bytes, Presen
             int(row["length"]),
             int(row["mode"]) & 0o7777,
             int(row["mtime_ns"]),
-            int(row["hash"]),
-            bytes(row["chunk"]),
-            int(row["offset"]),
+            row,
         )
         for name, row in zip(batch.names, rows, strict=True)
         if row is not None
