@@ -194,6 +194,8 @@ class PrefetcherRun:
         """The plans whose order is being laid out."""
         self._laid_out: PlannedOrder | None = None
         self._retry_at = 0.0
+        self._window_bytes = 0
+        """The bytes of the window and outside of node memory, at the end of the last step."""
         self._is_closing = self._is_over = False
         self._begun = threading.Condition()
         self.tasks: queue.SimpleQueue[Fetch | Readers | None] = queue.SimpleQueue()
@@ -227,8 +229,11 @@ class PrefetcherRun:
         os.eventfd_write(self._wake_fd, 1)
 
     def statistics(self) -> PrefetchStatistics:
-        """Return the counters."""
-        return self._window.statistics(self._tracker.outside_bytes())
+        """Return the counters. Sizes are those at the end of a step.
+
+        Within a step, chunks that have just been filled count in node memory and outside of it.
+        """
+        return self._window.statistics(self._window_bytes)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """End, and leave the uses that node memory expects. It may be called again."""
@@ -305,6 +310,7 @@ class PrefetcherRun:
         if now >= self._retry_at:
             for fetch in window.due(self._budget_bytes(), tracker.outside_bytes(), now):
                 self.tasks.put(fetch)
+        self._window_bytes = window.bytes + tracker.outside_bytes()
         return True
 
     def _handle(self, result: Fetched | PlannedOrder | Refused, now: float) -> None:

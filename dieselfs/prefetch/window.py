@@ -122,7 +122,9 @@ class Window:
 
         A use's number counts from the first order ever, its index from the one that is read now.
         """
-        self._bytes = self._finished_bytes = self._leading_position = 0
+        self.bytes = 0
+        """The bytes that are under way or cached."""
+        self._finished_bytes = self._leading_position = 0
         self._expected: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """The indices of the uses that node memory expects."""
         self._expected_used = 0
@@ -135,12 +137,12 @@ class Window:
         """The files of the first order."""
         return self._orders[0].uses.files if self._orders else 0
 
-    def statistics(self, outside_bytes: int) -> PrefetchStatistics:
-        """Return the counters. `outside_bytes` are those of the orders outside of node memory."""
+    def statistics(self, window_bytes: int) -> PrefetchStatistics:
+        """Return the counters, with the size that the caller shows."""
         return PrefetchStatistics(
             files=self.files,
             position=self.position,
-            window_bytes=self._bytes + outside_bytes,
+            window_bytes=window_bytes,
             under_way=self.under_way,
             fetched=self._fetched,
             late=self._late,
@@ -175,7 +177,7 @@ class Window:
 
     def _leave(self, uses: int) -> None:
         is_cached = self._state[:uses] == _CACHED
-        self._bytes -= int(self._payload[:uses][is_cached].sum())
+        self.bytes -= int(self._payload[:uses][is_cached].sum())
         self._finished_bytes += int(self._read_bytes[self.position])
         self._finished_uses += uses
         self._state = self._state[uses:]
@@ -212,7 +214,7 @@ class Window:
         for chunk in chunks:
             index = self._index_of[chunk]
             if self._state[index] == _CACHED:
-                self._bytes -= int(self._payload[index])
+                self.bytes -= int(self._payload[index])
             self._state[index] = _RELEASED
 
     # The expectations of node memory
@@ -255,7 +257,7 @@ class Window:
             if self._next == len(self._state):
                 return
             index, size = self._next, int(self._payload[self._next])
-            taken = self._bytes + outside_bytes
+            taken = self.bytes + outside_bytes
             if (taken and taken + size > budget_bytes) or not self._is_due():
                 return
             if not self.under_way:
@@ -263,7 +265,7 @@ class Window:
             self._next += 1
             self._state[index] = _UNDER_WAY
             self.under_way += 1
-            self._bytes += size
+            self.bytes += size
             chunk = self._orders[0].chunk(int(self._number[index]))
             yield Fetch(self._finished_uses + index, chunk, now)
 
@@ -277,7 +279,7 @@ class Window:
             self._fetched += 1
             self.rates.arrived(size, fetched.at - fetch.requested_at, now, self.under_way > 0)
         if error is not None or not is_planned:
-            self._bytes -= size
+            self.bytes -= size
         if not is_planned:
             return None
         if error is None:

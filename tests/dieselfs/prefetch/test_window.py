@@ -38,7 +38,7 @@ def expected(window: Window) -> list[int]:
 
 
 def size(window: Window) -> int:
-    return window.statistics(0).window_bytes
+    return window.bytes
 
 
 def test_chunks_are_due_in_the_order_of_their_first_use_and_each_once() -> None:
