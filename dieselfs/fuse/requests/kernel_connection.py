@@ -186,7 +186,9 @@ class KernelConnection:
         """Return the function by which one thread receives."""
         buffer = bytearray(REQUEST_BYTES)
         poll = select.epoll()
-        poll.register(self.fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)  # wakes one thread
+        # A request wakes all threads, also those of another server: a thread that is about to end
+        # must not be the only one to know of it.
+        poll.register(self.fd, select.EPOLLIN)
         poll.register(self._wake, select.EPOLLIN)
 
         def receive() -> Work | None:
