@@ -213,7 +213,7 @@ def test_serving_ends_when_it_is_unmounted_or_closed(tmp_path: Path) -> None:
     with closed(tmp_path, Plans()) as mount:
         os.listdir(tmp_path)
         mount.close()
-        assert descriptors() == before
+        assert set(descriptors()) <= set(before), "other tests' may have been closed meanwhile"
         assert errno_of(os.listdir, tmp_path) == errno.ENOTCONN
 
 
