@@ -23,7 +23,7 @@ _DRAW_INTERVAL_S: Final = 0.1
 
 
 class _Display:
-    """What has been done so far; `show` is called once in `interval_s` at most."""
+    """The work done so far; `show` is called once in `interval_s` at most."""
 
     def __init__(
         self, what: str, clock: Callable[[], float], interval_s: float, shown_at: float

@@ -2,8 +2,7 @@
 
 A thread whose request must wait for a store gives up its place among the receiving threads, and
 takes one again when it has answered. So a request that waits changes no thread, and at least one
-thread receives at any time. A place that was given up is filled when the next request comes: a
-reader that asks for one file after the other wakes no other thread.
+thread receives at any time. A place that was given up is filled when the next request comes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a mount that has been started, for a program and for its user."""
+"""The facts of a mount that has been started, for a program and for its user."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class StartedMount:
     """`DATASET@ID` of the snapshot that is shown."""
     files: int
     front: str | None
-    """What answers names: `erofs`, `erofs-loop`, `fuse` or `local`."""
+    """The front, which answers names: `erofs`, `erofs-loop`, `fuse` or `local`."""
     pid: int | None
     """The process that serves it; None for a local mount, which the kernel alone serves."""
     log: Path | None = None
     notes: tuple[str, ...] = ()
     """Lines for a user."""
     refreshed: bool | None = None
-    """Whether a local mount changed its snapshot; None if it was not asked to."""
+    """True if a local mount changed its snapshot; None if it was not asked to."""
 
     def __fspath__(self) -> str:
         return os.fspath(self.mountpoint)
