@@ -1,14 +1,18 @@
 """Does a chunk-wise shuffle train as well as a full shuffle (DIESEL §6.5, Fig. 13)?
 
-20 classes of 512 made-up images of 256 bytes, packed by `dlcmd put` into 160 chunks of 16 KiB, once in the default order (scatter) and once by path; a
-small network with batch normalisation, which suffers most from batches of few classes, trained in the order of a full shuffle, of
-chunk-wise shuffles with groups of 1 to 64 chunks, and of the directories. What is packed is read back through the client, and the
-orders are those of `shuffle_order` on the packed dataset's snapshot. Seed by seed all orders begin with the same weights; differences are
-taken seed by seed to the full shuffle, with a 95% confidence interval (Student's t), at the end and, for how fast it gets there, as the mean
-over epochs. One interval in twenty misses 0 by chance. A second full shuffle, of another seed, shows what noise is.
+20 classes of 512 made-up images of 256 bytes, packed by `dlcmd put` into 160 chunks of 16 KiB, once
+in the default order (scatter) and once by path; a small network with batch normalisation, which
+suffers most from batches of few classes, trained in the order of a full shuffle, of chunk-wise
+shuffles with groups of 1 to 64 chunks, and of the directories. What is packed is read back through
+the client, and the orders are those of `shuffle_order` on the packed dataset's snapshot. Seed by
+seed all orders begin with the same weights; differences are taken seed by seed to the full shuffle,
+with a 95% confidence interval (Student's t), at the end and, for how fast it gets there, as the
+mean over epochs. One interval in twenty misses 0 by chance. A second full shuffle, of another seed,
+shows what noise is.
 
-Expectation: scatter packing is a random sample whatever the group size, so its difference is noise; groups of few class-sorted chunks make
-batches of few classes, and lose; directory order learns nothing, since the last batches are all of one class.
+Expectation: scatter packing is a random sample whatever the group size, so its difference is noise;
+groups of few class-sorted chunks make batches of few classes, and lose; directory order learns
+nothing, since the last batches are all of one class.
 
     nice python -m benchmarks.bench_accuracy [--quick] >> benchmarks/results/accuracy.jsonl
     python -m benchmarks.plot_accuracy

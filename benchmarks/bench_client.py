@@ -1,17 +1,24 @@
-"""How fast is reading whole files through the client: from node memory, and in an epoch with every cache cold?
+"""How fast is reading whole files through the client: from node memory, and in an epoch with every
+cache cold?
 
-warm: 4 KiB files in random order, one process, the dataset in node memory; beside it py-lmdb used as a dataset (one open transaction,
-`get(path)` to bytes, readahead off), over the same paths and bytes, in the same rounds. `get_many` takes 256 at a time, by sample index and by
-path, and keeps them until the next; so does a second LMDB contender, for comparison. Times are the process's own, of all its threads. Expectation: 4 KiB from memory that is in no cache of
-the processor take 0.45 µs to copy; LMDB walks 3 levels of a tree before that (1.2 µs in all, and 0.1 to encode the path). By index we read three numbers
-instead: 0.65 µs, 2×. By path we encode, hash, probe and compare names, which is memory waited for as in LMDB's tree: 0.5 µs more, 1×; of 256 at once,
-whose waits overlap, 0.3 µs more, 1.4×.
+warm: 4 KiB files in random order, one process, the dataset in node memory; beside it py-lmdb used
+as a dataset (one open transaction, `get(path)` to bytes, readahead off), over the same paths and
+bytes, in the same rounds. `get_many` takes 256 at a time, by sample index and by path, and keeps
+them until the next; so does a second LMDB contender, for comparison. Times are the process's own,
+of all its threads. Expectation: 4 KiB from memory that is in no cache of the processor take 0.45 µs
+to copy; LMDB walks 3 levels of a tree before that (1.2 µs in all, and 0.1 to encode the path). By
+index we read three numbers instead: 0.65 µs, 2×. By path we encode, hash, probe and compare names,
+which is memory waited for as in LMDB's tree: 0.5 µs more, 1×; of 256 at once, whose waits overlap,
+0.3 µs more, 1.4×.
 
-cold: one epoch in chunk-wise order through the client, from a local directory store, against `open().read()` of the files in random order,
-caches dropped before each (`/proc/sys/vm/drop_caches`: needs root); source, store and snapshot on one disk. Node memory is empty at the start, its master
-runs; `with start` includes connecting to the dataset and starting the master. Its *classes per batch* are the mean number of distinct class
-folders in 256 consecutive samples. Expectation: a cold open and read of 4 KiB are some 2 random reads of the disk (100 µs each on this kind of
-virtual disk), while 1,024 files in a chunk are one: more than 6× for 4 KiB; of 110 KiB the disk's bandwidth takes a good part, 2×.
+cold: one epoch in chunk-wise order through the client, from a local directory store, against
+`open().read()` of the files in random order, caches dropped before each
+(`/proc/sys/vm/drop_caches`: needs root); source, store and snapshot on one disk. Node memory is
+empty at the start, its master runs; `with start` includes connecting to the dataset and starting
+the master. Its *classes per batch* are the mean number of distinct class folders in 256 consecutive
+samples. Expectation: a cold open and read of 4 KiB are some 2 random reads of the disk (100 µs each
+on this kind of virtual disk), while 1,024 files in a chunk are one: more than 6× for 4 KiB; of 110
+KiB the disk's bandwidth takes a good part, 2×.
 
     python -m benchmarks.bench_client [warm] [cold] [--files 50000] [--rounds 5]
 """

@@ -1,9 +1,12 @@
 """What do hedged reads make of a store of which 1% of the reads take 50 times as long?
 
-12 threads read 20,000 chunks from a store whose reads take 8 ms ± 10%, and 400 ms if they straggle: through nothing, through hedging alone, and
-through all wrappers of a store opened by URL; and, as what the machine itself does to the tail, through nothing with no stragglers. Expectation: without hedging p99 and p99.9 are 400 ms, 50 times the median. With it, a straggler is sent
-again after 1.25 medians and answered after 2.25, and one of a hundred of those straggles too: p99.9 is 2.3 medians with 1% extra reads (up to 2%
-if the machine is busy, since 2% of the reads then are later than 1.25 medians by its doing). The bar: p99.9 ≤ 3 medians, ≤ 3% extra reads.
+12 threads read 20,000 chunks from a store whose reads take 8 ms ± 10%, and 400 ms if they straggle:
+through nothing, through hedging alone, and through all wrappers of a store opened by URL; and, as
+what the machine itself does to the tail, through nothing with no stragglers. Expectation: without
+hedging p99 and p99.9 are 400 ms, 50 times the median. With it, a straggler is sent again after 1.25
+medians and answered after 2.25, and one of a hundred of those straggles too: p99.9 is 2.3 medians
+with 1% extra reads (up to 2% if the machine is busy, since 2% of the reads then are later than 1.25
+medians by its doing). The bar: p99.9 ≤ 3 medians, ≤ 3% extra reads.
 
     python -m benchmarks.bench_hedging [--reads 20000] [--threads 12]
 """

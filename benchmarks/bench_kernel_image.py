@@ -1,9 +1,12 @@
-"""The cost of a kernel image of ImageNet's names: seconds and bytes to build it, to find it again and to lay out the blob.
+"""The cost of a kernel image of ImageNet's names: seconds and bytes to build it, to find it again
+and to lay out the blob.
 
-1,280,000 names like `n01440764/n01440764_10026.JPEG` in 1,000 folders, made, not packed; besides, a million folders of one file
-each. The baseline, in the same rounds, is a plain write of as many bytes as the image has. Expectation: 96 bytes of inode and 12 + 21
-of directory entry make 128 bytes a file. Each file passes some 60 numpy operations of 2-5 ns: 0.3 µs; writing 164 MB to the page
-cache takes 0.1 s, checking its hash 0.05 s. A folder of one file costs its inode and 80 bytes of entries: 160 bytes.
+1,280,000 names like `n01440764/n01440764_10026.JPEG` in 1,000 folders, made, not packed; besides, a
+million folders of one file each. The baseline, in the same rounds, is a plain write of as many
+bytes as the image has. Expectation: 96 bytes of inode and 12 + 21 of directory entry make 128 bytes
+a file. Each file passes some 60 numpy operations of 2-5 ns: 0.3 µs; writing 164 MB to the page
+cache takes 0.1 s, checking its hash 0.05 s. A folder of one file costs its inode and 80 bytes of
+entries: 160 bytes.
 
     python -m benchmarks.bench_kernel_image [--files 1280000] [--rounds 5] [--quick]
 """

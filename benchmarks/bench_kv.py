@@ -1,9 +1,10 @@
 """Question: what does an index entry cost to put, beside writing the same bytes with no conditions?
 
-16,000 new entries of 80 bytes a put, 160 in each of 100 maps, on top of 500,000 present ones. LMDB: beside one bare
-transaction of `putmulti` (both synced); expected 1-2 µs an entry, most of them B-tree. Redis on loopback: beside pipelined
-HSETs; expected 2-4 µs, most of it the server's single thread. `near`: a put's names are neighbours in their directories
-(packing in directory order); `far`: anywhere in them, so that LMDB must write nearly every page.
+16,000 new entries of 80 bytes a put, 160 in each of 100 maps, on top of 500,000 present ones. LMDB:
+beside one bare transaction of `putmulti` (both synced); expected 1-2 µs an entry, most of them
+B-tree. Redis on loopback: beside pipelined HSETs; expected 2-4 µs, most of it the server's single
+thread. `near`: a put's names are neighbours in their directories (packing in directory order);
+`far`: anywhere in them, so that LMDB must write nearly every page.
 """
 
 from __future__ import annotations

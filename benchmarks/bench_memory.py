@@ -1,8 +1,9 @@
 """Does memory stay flat with the number of files?
 
-Peak resident memory of all processes of `dlcmd put` (their sum, sampled) for n and 3 n files of 4 KiB, and that of a mount's daemon (less the
-pages of the snapshot's map) while all files of n and 3 n are listed, stat'ed and read in chunk-wise order. Expectation: buffers for open chunks
-(64 x 4 MiB a process at the most), nothing per file.
+Peak resident memory of all processes of `dlcmd put` (their sum, sampled) for n and 3 n files of 4
+KiB, and that of a mount's daemon (less the pages of the snapshot's map) while all files of n and 3
+n are listed, stat'ed and read in chunk-wise order. Expectation: buffers for open chunks (64 x 4 MiB
+a process at the most), nothing per file.
 
     python -m benchmarks.bench_memory [--files 200000] [--what put|mount]
 """
@@ -76,7 +77,8 @@ def peak_of_mount(folder: Path, mountpoint: Path) -> int:
 
 
 def _read_all(mountpoint: Path) -> None:
-    """Every file is listed, stat'ed and read, in chunk-wise order: another one would fetch a chunk for each file."""
+    """Every file is listed, stat'ed and read, in chunk-wise order: another one would fetch a chunk
+    for each file."""
     for directory, _, names in os.walk(mountpoint):
         for name in names:
             os.stat(f"{directory}/{name}")

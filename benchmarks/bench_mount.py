@@ -1,21 +1,26 @@
 """Does reading through a mount cost what it costs on a local disk?
 
-Our mount against the same tree on ext4 (warm, and cold after dropping the caches), and against an older version's mount where its `dlcmd`
-is given. A C reader opens, reads and closes files in a given order; contenders take turns within a round. Expectation: what the kernel has
-in its caches costs no request, and EROFS answers all but bytes that are not in memory, so warm epochs and second listings run at the speed
-of ext4 (3-4 us a file of 4 KiB). A first epoch costs a READ a MiB and a second copy of small files: 1.2 us a file.
+Our mount against the same tree on ext4 (warm, and cold after dropping the caches), and against an
+older version's mount where its `dlcmd` is given. A C reader opens, reads and closes files in a
+given order; contenders take turns within a round. Expectation: what the kernel has in its caches
+costs no request, and EROFS answers all but bytes that are not in memory, so warm epochs and second
+listings run at the speed of ext4 (3-4 us a file of 4 KiB). A first epoch costs a READ a MiB and a
+second copy of small files: 1.2 us a file.
 
     warm         epochs of 4 KiB and 110 KiB files, random order, 1 and 2 threads, over ext4's
     loader       a stock PyTorch DataLoader over an ImageFolder, 2 workers, warm, over ext4's
     imagefolder  torchvision's ImageFolder built on a fresh mount: time over ext4's
     listing      ls -lR of 1.28 million files: first on a fresh mount, second over ext4's
-    first        a first epoch from the daemon's memory, chunk-wise and known order, over the older version's
+    first        a first epoch from the daemon's memory, chunk-wise and known order, over the older
+                 version's
     unknown      the same while the mount is not told the order (reported)
     random       the same in full random order, no plan, over ext4 cold
-    cold         from the local store with cold caches in the known order, over ext4 cold in random order
+    cold         from the local store with cold caches in the known order, over ext4 cold in random
+                 order
     plan         over a slow disk with memory for 2 % (bench_plan)
     survival     SIGKILLs of the server, snapshot swaps and upgrades under readers (bench_survival)
-    startup      mounting 1.28 million files, image present and to be built: typed until the first READ
+    startup      mounting 1.28 million files, image present and to be built: typed until the first
+                 READ
     memory       page cache a byte read; kernel inodes
     scale        rates from 10,000 to 1,280,000 files (only where it is named)
 

@@ -1,13 +1,17 @@
-"""DIESEL Fig. 6 redrawn: how fast are files read when a share of the cache has been lost, from a task's peers and from memcached?
+"""DIESEL Fig. 6 redrawn: how fast are files read when a share of the cache has been lost, from a
+task's peers and from memcached?
 
-20 nodes hold a dataset of 110 KiB files between them: as masters of one task, and as servers of memcached. A part of them is killed, then every file is read
-once, in random order. What is lost is read from a slow disk (8.3 ms a seek, 150 MB/s, one queue): from behind memcached file by file, as users do, and again at each
-epoch, for libmemcached goes on asking the server that is gone; by peers in whole chunks, once, by their next owners. Killed masters come back before the next measurement.
+20 nodes hold a dataset of 110 KiB files between them: as masters of one task, and as servers of
+memcached. A part of them is killed, then every file is read once, in random order. What is lost is
+read from a slow disk (8.3 ms a seek, 150 MB/s, one queue): from behind memcached file by file, as
+users do, and again at each epoch, for libmemcached goes on asking the server that is gone; by peers
+in whole chunks, once, by their next owners. Killed masters come back before the next measurement.
 
-Expectation: 5% of 2,400 files are 120 reads of 9 ms, 1.1 s, for memcached, whose whole epoch takes 0.15 s: nine tenths of its speed, the paper's figure. For
-peers 5% of 66 chunks are 3 reads of 36 ms.
+Expectation: 5% of 2,400 files are 120 reads of 9 ms, 1.1 s, for memcached, whose whole epoch takes
+0.15 s: nine tenths of its speed, the paper's figure. For peers 5% of 66 chunks are 3 reads of 36
+ms.
 
-    python -m benchmarks.bench_node_loss [--nodes 20] [--rounds 2] [--quick] >> benchmarks/results/node_loss.jsonl
+    python -m benchmarks.bench_node_loss [--quick] >> benchmarks/results/node_loss.jsonl
     python -m benchmarks.plot_node_loss
 """
 

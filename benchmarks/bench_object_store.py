@@ -1,10 +1,12 @@
 """What do our wrappers cost on a real object store, and what does packing gain there?
 
-A Ceph of one OSD on loopback, through its S3 gateway (`scripts/ceph.sh`). Expectation: a chunk of 4 MiB takes 6 ms of the gateway's time with 16 in
-flight; our part is a copy (0.5 ms), five wrappers (20 µs) and two hand-overs between threads (50 µs). A put is bound by the OSD; packing 110 KiB files costs
-a third of a core. One object a file costs a round trip and an entry in the gateway's index each: some hundred a second.
+A Ceph of one OSD on loopback, through its S3 gateway (`scripts/ceph.sh`). Expectation: a chunk of 4
+MiB takes 6 ms of the gateway's time with 16 in flight; our part is a copy (0.5 ms), five wrappers
+(20 µs) and two hand-overs between threads (50 µs). A put is bound by the OSD; packing 110 KiB files
+costs a third of a core. One object a file costs a round trip and an entry in the gateway's index
+each: some hundred a second.
 
-    python -m benchmarks.bench_object_store [--chunks 96] [--files 5000] [--small-files 40000] [--rounds 5] [--quick]
+    python -m benchmarks.bench_object_store [--chunks 96] [--files 5000] [--rounds 5] [--quick]
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def in_parallel(calls: list[Callable[[], object]]) -> None:
 
 
 class CpuSeconds:
-    """What rounds cost this process and those that it has waited for (the client), and Ceph's daemons (the gateway)."""
+    """What rounds cost this process and those that it has waited for (the client), and Ceph's
+    daemons (the gateway)."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], list[float]] = {}
@@ -134,7 +137,8 @@ def reads(gateway: Gateway, chunks: int, rounds: int) -> None:
 
 
 def puts(gateway: Gateway, folder: Path, files: int, rounds: int) -> None:
-    """`dlcmd put` against as many bytes in objects of 4 MiB, 16 at a time. Both cores are busy all the while, so what counts is CPU: ours, and the gateway's and its disk's."""
+    """`dlcmd put` against as many bytes in objects of 4 MiB, 16 at a time. Both cores are busy all
+    the while, so what counts is CPU: ours, and the gateway's and its disk's."""
     source = folder / "source"
     make_tree(source, files, 50, SIZE_BYTES)
     total = files * SIZE_BYTES

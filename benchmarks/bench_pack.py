@@ -1,8 +1,9 @@
 """How fast does one process pack files from memory, every commit durable?
 
-`Client.put` of 4 KiB buffers into a local directory (fsync of chunks and commit objects) with the LMDB index (synced transactions) or a Redis
-on loopback, against `dd conv=fsync` of the same bytes. Expectation: about 4 µs of packing and 4 µs of indexing a file on one GIL, the rest
-in system calls on the other core: 100,000 files/s (the paper's two million came from 64 processes, 31,000 each).
+`Client.put` of 4 KiB buffers into a local directory (fsync of chunks and commit objects) with the
+LMDB index (synced transactions) or a Redis on loopback, against `dd conv=fsync` of the same bytes.
+Expectation: about 4 µs of packing and 4 µs of indexing a file on one GIL, the rest in system calls
+on the other core: 100,000 files/s (the paper's two million came from 64 processes, 31,000 each).
 
     python -m benchmarks.bench_pack [--files 200000] [--rounds 5]
 """

@@ -1,13 +1,19 @@
 """What does a task feel of a node that is killed, and of one that is stopped and goes on?
 
-Three nodes (network namespaces) read in random order, each with memory for two thirds of the dataset, over a slow disk (8.3 ms a seek, 150 MB/s, one queue for
-all). Beside it, in the same round, two nodes alone: what is left of three can do no better. Rates are of both surviving readers together, in windows of half a second.
+Three nodes (network namespaces) read in random order, each with memory for two thirds of the
+dataset, over a slow disk (8.3 ms a seek, 150 MB/s, one queue for all). Beside it, in the same
+round, two nodes alone: what is left of three can do no better. Rates are of both surviving readers
+together, in windows of half a second.
 
-    killed    SIGKILL of all that a node runs, in mid-epoch: seconds until the others reach 0.9 of what two nodes give
-    stopped   SIGSTOP of all that a node runs: the longest single read of the others; the time a file takes them afterwards, against two nodes; and after
-              SIGCONT the seconds until that node serves again (until it sends 1 MB in half a second)
+    killed    SIGKILL of all that a node runs, in mid-epoch: seconds until the others reach 0.9 of
+              what two nodes give
+    stopped   SIGSTOP of all that a node runs: the longest single read of the others; the time a
+              file takes them afterwards, against two nodes; and after
+              SIGCONT the seconds until that node serves again (until it sends 1 MB in half a
+              second)
 
-Expectation: a peer that is silent is given up after 1 s and asked no more; its share, a third, is fetched in chunks, 0.6 s for 96 MB. Needs root.
+Expectation: a peer that is silent is given up after 1 s and asked no more; its share, a third, is
+fetched in chunks, 0.6 s for 96 MB. Needs root.
 
     python -m benchmarks.bench_peer_faults [--rounds 3] [--quick]
 """
@@ -93,7 +99,8 @@ class Bench:
 
     @contextmanager
     def _reading(self, nodes: Sequence[Node]) -> Iterator[list[Reader]]:
-        """A task of its own, warm, whose readers go on until the end; nothing is left of it then."""
+        """A task of its own, warm, whose readers go on until the end; nothing is left of it
+        then."""
         self._tasks += 1
         self._dataset.set_speed(seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
         with self._network.redis() as server:

@@ -1,9 +1,12 @@
-"""How fast are the empty memories of three nodes filled (DIESEL Fig. 11b), and does each byte leave the store once?
+"""How fast are the empty memories of three nodes filled (DIESEL Fig. 11b), and does each byte leave
+the store once?
 
-Three nodes (network namespaces) open the same task with the policy *oneshot*, over a store that gives 500 MB/s to all of them together: its queue is one for
-all processes. Time is from the first chunk held to the last. Then each node reads a third of the files, in random order, each byte checked.
-Expectation: the store is the slowest part by far (a core fetches and verifies GB/s), so its rate but for the end, when the nodes with smaller shares are done
-already: 0.95 for 170 chunks a node. Needs root.
+Three nodes (network namespaces) open the same task with the policy *oneshot*, over a store that
+gives 500 MB/s to all of them together: its queue is one for all processes. Time is from the first
+chunk held to the last. Then each node reads a third of the files, in random order, each byte
+checked. Expectation: the store is the slowest part by far (a core fetches and verifies GB/s), so
+its rate but for the end, when the nodes with smaller shares are done already: 0.95 for 170 chunks a
+node. Needs root.
 
     python -m benchmarks.bench_peer_fill [--rounds 3] [--quick]
 """
@@ -49,7 +52,8 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def fill(network: Network, dataset: PeerDataset, task_name: str) -> tuple[float, float]:
-    """Seconds of filling; bytes read of the store for each of the dataset, the reading of all files afterwards included."""
+    """Seconds of filling; bytes read of the store for each of the dataset, the reading of all files
+    afterwards included."""
     dataset.set_speed(bytes_per_s=BYTES_PER_S)
     with network.redis() as server:
         task = TaskNodes(

@@ -1,15 +1,19 @@
 """What does the link between two peers cost, beside memcached?
 
-A server that holds buffers, and a client, in two processes over loopback, with nothing behind and nothing above them; beside it memcached with
-pylibmc, which holds as many files of the same size. Contenders take turns.
+A server that holds buffers, and a client, in two processes over loopback, with nothing behind and
+nothing above them; beside it memcached with pylibmc, which holds as many files of the same size.
+Contenders take turns.
 
     file               one file a message, in random order, as a view of it, against `get`
-    128 files          128 a message, made `bytes` one by one as a caller wants them, against `get_multi`
-    whole chunks       4 MiB with their heads, against a bare socket that sends as many bytes without being asked
+    128 files          128 a message, made `bytes` one by one as a caller wants them, against
+                       `get_multi`
+    whole chunks       4 MiB with their heads, against a bare socket that sends as many bytes
+                       without being asked
 
-Expectation: a `get` of 4 KiB takes memcached 20 us, most of it system calls and the change of threads. Ours makes as many calls and some 10 us of Python
-on both sides: 0.7; on a machine with idle cores it looks for the answer before it sleeps, which saves the waking: 1 and more. A batch pays for them once: 1 to
-1.5. Chunks: the kernel copies twice, whoever sends: 1.
+Expectation: a `get` of 4 KiB takes memcached 20 us, most of it system calls and the change of
+threads. Ours makes as many calls and some 10 us of Python on both sides: 0.7; on a machine with
+idle cores it looks for the answer before it sleeps, which saves the waking: 1 and more. A batch
+pays for them once: 1 to 1.5. Chunks: the kernel copies twice, whoever sends: 1.
 
     python -m benchmarks.bench_peer_link [--rounds 9] [--messages 4000]
 """

@@ -1,9 +1,11 @@
 """How many connections does a task have, and does its memory stay flat?
 
-8 nodes (network namespaces), each with a client that forks 8 readers, as a data loader does. All read in random order, each node with memory for an eighth of the
-dataset and a little. Counted on each node: TCP connections that its server has; sampled: the memory that is its processes' own (RssAnon). Expectation
-(DIESEL Fig. 7): a reader has at most one connection to each other node, so p x (n - 1) for p = 64 readers, and as many more for each of the 8 masters;
-none of it grows with time. Needs root.
+8 nodes (network namespaces), each with a client that forks 8 readers, as a data loader does. All
+read in random order, each node with memory for an eighth of the dataset and a little. Counted on
+each node: TCP connections that its server has; sampled: the memory that is its processes' own
+(RssAnon). Expectation (DIESEL Fig. 7): a reader has at most one connection to each other node, so p
+x (n - 1) for p = 64 readers, and as many more for each of the 8 masters; none of it grows with
+time. Needs root.
 
     python -m benchmarks.bench_peer_scale [--seconds 60] [--quick]
 """

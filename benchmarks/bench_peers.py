@@ -1,14 +1,19 @@
 """How fast are files from another node's memory, beside memcached?
 
-Two nodes on loopback: one holds the whole dataset in its memory, the other gives none and has room for next to nothing, so that each byte comes from its peer
-(that none comes from the store is checked). Beside it memcached with pylibmc, the paper's reference, which holds the same files. Contenders take turns.
+Two nodes on loopback: one holds the whole dataset in its memory, the other gives none and has room
+for next to nothing, so that each byte comes from its peer (that none comes from the store is
+checked). Beside it memcached with pylibmc, the paper's reference, which holds the same files.
+Contenders take turns.
 
     get                Client.get, file by file, in random order, against `get`
     get_many of 128    mini-batches, in random order, against `get_multi`
-    chunk-wise         Client.get in the order of Client.shuffle, with memory for two groups, which are fetched whole and ahead, against `get`
+    chunk-wise         Client.get in the order of Client.shuffle, with memory for two groups, which
+                       are fetched whole and ahead, against `get`
 
-Expectation for 4 KiB: a `get` of memcached takes 22 us, most of it system calls and a change of threads, ours as many and some Python on both sides: 0.8. A
-batch of 128 pays for them once, memcached's for each key in C: 0.7 or better. Chunk-wise a file costs 1.3 us and its share of a transfer at GB/s: 5 and more.
+Expectation for 4 KiB: a `get` of memcached takes 22 us, most of it system calls and a change of
+threads, ours as many and some Python on both sides: 0.8. A batch of 128 pays for them once,
+memcached's for each key in C: 0.7 or better. Chunk-wise a file costs 1.3 us and its share of a
+transfer at GB/s: 5 and more.
 
     python -m benchmarks.bench_peers [--rounds 7] [--only-size 4096] [--quick]
 """

@@ -1,17 +1,24 @@
-"""Does memory for a few percent of a dataset do the work of memory for all of it, over a slow disk, when the order is known?
+"""Does memory for a few percent of a dataset do the work of memory for all of it, over a slow disk,
+when the order is known?
 
-The disk is made up (`slow_store.SlowStore`): 150 MB/s, 8.3 ms a seek, one queue. So a chunk of 4 MiB takes 36.3 ms and chunks come at 115 MB/s, 28,200 files
-of 4 KiB or 1,025 of 110 KiB a second; read one by one in random order, as from a directory on such a disk, they come at 120 and 110 a second (235 and
-9.3 times slower). A mount is told its order (`--shuffle`) and gets memory for 2% of the dataset. Node memory and page cache together are
-measured by a control group that the daemon and the reader are in: the peak of all that it is charged for files and shared memory, sampled 50 times a
-second. A chunk-wise shuffle is only worth something if it mixes classes: its *classes per batch*, distinct class folders in 256 consecutive samples, are printed with every rate
-(100 folders: 92 for a full shuffle).
+The disk is made up (`slow_store.SlowStore`): 150 MB/s, 8.3 ms a seek, one queue. So a chunk of 4
+MiB takes 36.3 ms and chunks come at 115 MB/s, 28,200 files of 4 KiB or 1,025 of 110 KiB a second;
+read one by one in random order, as from a directory on such a disk, they come at 120 and 110 a
+second (235 and 9.3 times slower). A mount is told its order (`--shuffle`) and gets memory for 2% of
+the dataset. Node memory and page cache together are measured by a control group that the daemon and
+the reader are in: the peak of all that it is charged for files and shared memory, sampled 50 times
+a second. A chunk-wise shuffle is only worth something if it mixes classes: its *classes per batch*,
+distinct class folders in 256 consecutive samples, are printed with every rate (100 folders: 92 for
+a full shuffle).
 
     fast     the reader is faster than the disk: its rate over that of whole chunks from the disk
-    paced    the reader takes 80% of the disk's rate: its rate over that of the same reader with everything in the page cache; how many files it waits for
+    paced    the reader takes 80% of the disk's rate: its rate over that of the same reader with
+             everything in the page cache; how many files it waits for
     single   files read one by one in random order
 
-    python -m benchmarks.bench_plan [--only fast,paced,single] [--files 524288] [--large-files 19456] [--rounds 3] [--group N]      (as root)
+As root:
+
+    python -m benchmarks.bench_plan [--only fast,paced,single] [--files 524288] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -44,8 +51,10 @@ from metadata.snapshot import Snapshot
 
 FOLDERS = 100
 GIVEN = {4 << 10: 0.008, 110 << 10: 0.017}
-"""Of the dataset, by the size of its files: what the mount is told as --memory. The control group is charged for more: names in directories' pages (24 bytes a
-file), plans (8 bytes a file), and what the store's files leave in the page cache until they are dropped (a chunk or two). All of it is to be 2%."""
+"""Of the dataset, by the size of its files: what the mount is told as --memory. The control group
+is charged for more: names in directories' pages (24 bytes a file), plans (8 bytes a file), and what
+the store's files leave in the page cache until they are dropped (a chunk or two). All of it is to
+be 2%."""
 SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
 RATE_BAR = Bar(least=0.99)
 """The reader's rate over the disk's rate of whole chunks; a paced reader's over its own with
@@ -92,7 +101,8 @@ def packed(files: int, size_bytes: int) -> Iterator[Packed]:
 
 
 def choose_group(data: Packed, memory_bytes: int) -> int:
-    """Half of the chunks that the memory holds: two are under way, or the next group comes, while one is read."""
+    """Half of the chunks that the memory holds: two are under way, or the next group comes, while
+    one is read."""
     return max(memory_bytes // (data.payload_bytes // data.chunks) // 2, 1)
 
 
@@ -135,7 +145,8 @@ def mounted(data: Packed, group: ControlGroup, *options: str) -> Iterator[Path]:
 
 
 def in_plan_order(data: Packed, root: Path, group: int) -> Path:
-    """The mount's own list. It lies outside of the control group's charge: this process reads it."""
+    """The mount's own list. It lies outside of the control group's charge: this process reads
+    it."""
     return contenders.in_chunkwise_order(_Named(data.folder), root, group)
 
 
@@ -166,7 +177,8 @@ def epochs(
     pace: float | None,
     front: str,
 ) -> list[Result]:
-    """One epoch of a fresh mount with little memory, and where it is paced one of a mount that has everything in the page cache."""
+    """One epoch of a fresh mount with little memory, and where it is paced one of a mount that has
+    everything in the page cache."""
     memory = int((share or GIVEN[data.size_bytes]) * data.payload_bytes)
     group_size = group_size or choose_group(data, memory)
     classes_per_batch = classes_per_batch_of(data, group_size)

@@ -1,15 +1,21 @@
 """What does a purge leave, how fast is it, and do readers notice?
 
 Of a dataset 15 % of the files are deleted and 15 % replaced, at random. Then:
-- space: all objects of the dataset after a purge with `--grace 0` (chunks with heads, commits), over the bytes of the live files, and over these
-  with their heads: a purge can free holes, but a file's name, hash, version and attributes stay, about 100 bytes. The bar is 2 %.
-- rate: live bytes moved a second (read, verified, packed, stored, synced, committed, indexed), against `cp` of the same chunks and a sync.
-  Expectation: what `cp` does and a hash of every byte, in Python for every file: a half for large files, less for small ones.
-- readers: a mount of a snapshot from before reads files at random, past the page cache and with memory for a few chunks, before and while `dlcmd
-  purge --grace 0` runs; afterwards it reads every file, byte for byte. It holds a lease, so nothing may be deleted under it.
+- space: all objects of the dataset after a purge with `--grace 0` (chunks with heads, commits),
+  over the bytes of the live files, and over these
+  with their heads: a purge can free holes, but a file's name, hash, version and attributes stay,
+  about 100 bytes. The bar is 2 %.
+- rate: live bytes moved a second (read, verified, packed, stored, synced, committed, indexed),
+  against `cp` of the same chunks and a sync.
+  Expectation: what `cp` does and a hash of every byte, in Python for every file: a half for large
+  files, less for small ones.
+- readers: a mount of a snapshot from before reads files at random, past the page cache and with
+  memory for a few chunks, before and while `dlcmd
+  purge --grace 0` runs; afterwards it reads every file, byte for byte. It holds a lease, so nothing
+  may be deleted under it.
   Expectation: no error; two processes share two cores and a disk, so a rate between a half and all.
 
-    python -m benchmarks.bench_purge                 # 2,000 files of 110 KiB, 25,000 of 4 KiB: 320 MB
+    python -m benchmarks.bench_purge              # 320 MB: 2,000 files of 110 KiB, 25,000 of 4 KiB
     python -m benchmarks.bench_purge --quick
 """
 
@@ -92,7 +98,8 @@ def objects_bytes(folder: Path) -> int:
 
 
 def measure_rate(folder: Path, copy: Path) -> dict[str, float]:
-    """Of a purge in this process, on a copy of the dataset, and of `cp`. Both read from the page cache and end with a sync."""
+    """Of a purge in this process, on a copy of the dataset, and of `cp`. Both read from the page
+    cache and end with a sync."""
     begin = time.perf_counter()
     shutil.copytree(folder / "index", copy / "index")
     subprocess.run(["cp", "-r", folder / "store", copy / "store"], check=True)

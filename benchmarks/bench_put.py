@@ -1,8 +1,9 @@
 """Does packing a directory keep up with tar?
 
-`dlcmd put -j 2` of a warm directory, index included, the whole command timed, against `tar cf` of the same tree to the same disk and a
-sync of that file: both durable. Expectation: tar does one thread of open, fstat, read and write; two packers do that and the hashing,
-and one core's worth of index, so about as fast as tar on two cores.
+`dlcmd put -j 2` of a warm directory, index included, the whole command timed, against `tar cf` of
+the same tree to the same disk and a sync of that file: both durable. Expectation: tar does one
+thread of open, fstat, read and write; two packers do that and the hashing, and one core's worth of
+index, so about as fast as tar on two cores.
 
     python -m benchmarks.bench_put                  # 500,000 files of 4 KiB, 5,000 of 110 KiB
     python -m benchmarks.bench_put --files 50000 --rounds 3

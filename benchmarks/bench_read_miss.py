@@ -1,14 +1,17 @@
 """What does a READ cost that misses, when the store's object is in the page cache?
 
-One reader opens, reads and closes files of 110 KiB in random order through a mount whose memory helps none of them, and drops the kernel's
-pages before each round. The store lies on a tmpfs, so its objects are always in memory. Two kinds of miss:
+One reader opens, reads and closes files of 110 KiB in random order through a mount whose memory
+helps none of them, and drops the kernel's pages before each round. The store lies on a tmpfs, so
+its objects are always in memory. Two kinds of miss:
 
     range   node memory has no room: each READ takes its bytes from the store
-    chunk   memory for three chunks, the least recently used one leaves: the first READ of a file loads its whole chunk of 4 MiB
+    chunk   memory for three chunks, the least recently used one leaves: the first READ of a file
+            loads its whole chunk of 4 MiB
 
-Expectation: a READ changes threads twice, to the store and back. That costs 20-50 us, the copies and the hash of 110 KiB 40 us, a chunk of
-4 MiB 2-3 ms. `--against` names another checkout, whose `.venv/bin/python` takes turns with this one's; the ratio is this version's time over
-its time, round by round.
+Expectation: a READ changes threads twice, to the store and back. That costs 20-50 us, the copies
+and the hash of 110 KiB 40 us, a chunk of 4 MiB 2-3 ms. `--against` names another checkout, whose
+`.venv/bin/python` takes turns with this one's; the ratio is this version's time over its time,
+round by round.
 
     python -m benchmarks.bench_read_miss --against ../older --nice -15
 """
@@ -52,7 +55,8 @@ def main() -> None:
 
 @contextmanager
 def _dataset(files: int) -> Iterator[Dataset]:
-    """Put the store on a tmpfs: reads of whole chunks drop their pages from any other file system."""
+    """Put the store on a tmpfs: reads of whole chunks drop their pages from any other file
+    system."""
     with tempfile.TemporaryDirectory(prefix="dieselfs-miss-", dir="/dev/shm") as memory:
         with contenders.dataset(files, FILE_BYTES, store=Path(memory)) as data:
             yield data

@@ -1,10 +1,13 @@
-"""How fast is an index of 1,280,000 files rebuilt from the store alone, in how much memory, from how many bytes?
+"""How fast is an index of 1,280,000 files rebuilt from the store alone, in how much memory, from
+how many bytes?
 
-1,280,000 names like `n01440764/n01440764_10026.JPEG` in 1,000 folders, dealt at random to chunks of 1,024, 16 chunks a commit; the chunks are
-heads without payloads, since a rebuild reads nothing else. Expectation: 72 bytes of head a file are decoded and checked in 0.4 µs, columns
-and dealing take 0.5, sorting and finding what stands 1, the checksum of a record 0.2 and LMDB 1 µs: some 300,000 files/s of one
-processor. Redis compares stamps in a script, 5 µs a record in the server. Memory is bounded by parts of 65,536 files whatever the
-dataset, 100 to 200 MB; without parts it would be 1 GB. Beside it, in the same rounds: reading the same bytes, and nothing more.
+1,280,000 names like `n01440764/n01440764_10026.JPEG` in 1,000 folders, dealt at random to chunks of
+1,024, 16 chunks a commit; the chunks are heads without payloads, since a rebuild reads nothing
+else. Expectation: 72 bytes of head a file are decoded and checked in 0.4 µs, columns and dealing
+take 0.5, sorting and finding what stands 1, the checksum of a record 0.2 and LMDB 1 µs: some
+300,000 files/s of one processor. Redis compares stamps in a script, 5 µs a record in the server.
+Memory is bounded by parts of 65,536 files whatever the dataset, 100 to 200 MB; without parts it
+would be 1 GB. Beside it, in the same rounds: reading the same bytes, and nothing more.
 
     python -m benchmarks.bench_recovery [--files 1280000] [--rounds 3] [--no-redis]
 """
@@ -121,7 +124,8 @@ def history(store: LocalDirectory) -> tuple[DatasetRef, list[Commit], ChunkReade
 
 @contextmanager
 def anonymous_memory() -> Iterator[list[int]]:
-    """The greatest RssAnon seen, in bytes: the peak of all that is resident also counts pages of LMDB's file, which are the page cache's."""
+    """The greatest RssAnon seen, in bytes: the peak of all that is resident also counts pages of
+    LMDB's file, which are the page cache's."""
     peak, done = [0], threading.Event()
 
     def watch() -> None:

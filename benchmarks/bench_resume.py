@@ -1,9 +1,12 @@
 """How long until the first sample, when training goes on in the middle of an epoch of 1.28 M files?
 
-Names as ImageNet's, made up: a snapshot, but no chunks, so a sample is its file's inode and reading costs nothing. The dataset object and the
-sampler are built, workers are not: the clock runs from `load_state_dict` to the first batch of a DataLoader that forks two. The plan is
-announced to a made-up mount (a folder) meanwhile. Expectation: hashing and sorting 1.28 M files 60-90 ms, two forks and their pipes 50 ms. A state of another world size orders the epoch once more, marks what was read and orders what
-is left: 0.3 s. Beside it, in the same rounds, `RandomSampler` skipping to the same place, which draws every index before it.
+Names as ImageNet's, made up: a snapshot, but no chunks, so a sample is its file's inode and reading
+costs nothing. The dataset object and the sampler are built, workers are not: the clock runs from
+`load_state_dict` to the first batch of a DataLoader that forks two. The plan is announced to a
+made-up mount (a folder) meanwhile. Expectation: hashing and sorting 1.28 M files 60-90 ms, two
+forks and their pipes 50 ms. A state of another world size orders the epoch once more, marks what
+was read and orders what is left: 0.3 s. Beside it, in the same rounds, `RandomSampler` skipping to
+the same place, which draws every index before it.
 
     python -m benchmarks.bench_resume [--files 1280000] [--rounds 5]
 """

@@ -1,9 +1,11 @@
 """How fast is a scrub, next to what the store delivers and what one core can hash?
 
-Cold: the pages of the chunk objects are dropped before each contender (posix_fadvise, of these files alone). `cat` of all chunk objects is the
-store's sequential rate; hashing the same files, one after the other, from memory is one core's. Whichever is lower is the bar, and a scrub
-should reach 0.8 of it. Expectation: for a chunk of 4 MiB of 4 KiB files 1.0 ms to decode and check the head, 0.9 ms to hash; a disk of 1 GB/s takes
-4 ms for it, so that the scrub is as fast as the disk; from memory it would reach half of what one core hashes.
+Cold: the pages of the chunk objects are dropped before each contender (posix_fadvise, of these
+files alone). `cat` of all chunk objects is the store's sequential rate; hashing the same files, one
+after the other, from memory is one core's. Whichever is lower is the bar, and a scrub should reach
+0.8 of it. Expectation: for a chunk of 4 MiB of 4 KiB files 1.0 ms to decode and check the head, 0.9
+ms to hash; a disk of 1 GB/s takes 4 ms for it, so that the scrub is as fast as the disk; from
+memory it would reach half of what one core hashes.
 
     python -m benchmarks.bench_scrub [--megabytes 1000] [--rounds 5] [--quick]
 """
@@ -98,7 +100,8 @@ def hashing(paths: list[Path]) -> Callable[[], float]:
 def scrubbing(
     folder: Path, paths: list[Path], jobs: int, cpu_seconds: list[float]
 ) -> Callable[[], float]:
-    """What it takes of all cores goes to `cpu_seconds`: that says more than the rate on a machine with other work to do."""
+    """What it takes of all cores goes to `cpu_seconds`: that says more than the rate on a machine
+    with other work to do."""
 
     def run() -> float:
         drop(paths)

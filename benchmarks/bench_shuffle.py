@@ -1,8 +1,9 @@
 """How long does an epoch's shuffled order take: the indices, and the control file's text?
 
-1,280,000 files in 35,000 chunks (110 KB each, 4 MiB chunks) and in 1,250 (4 KiB each), groups of 100 chunks; `numpy.random.Generator.permutation` of
-as many numbers beside them. Expectation: hashing is 10 operations of 1 ns a file, sorting a few thousand numbers that lie in the
-cache 10-60 ns a file, so 30-90 ms; the text is two gathers of 30 bytes a path, 0.25 µs: 0.3 s.
+1,280,000 files in 35,000 chunks (110 KB each, 4 MiB chunks) and in 1,250 (4 KiB each), groups of
+100 chunks; `numpy.random.Generator.permutation` of as many numbers beside them. Expectation:
+hashing is 10 operations of 1 ns a file, sorting a few thousand numbers that lie in the cache 10-60
+ns a file, so 30-90 ms; the text is two gathers of 30 bytes a path, 0.25 µs: 0.3 s.
 
     python -m benchmarks.bench_shuffle [--files 1280000] [--rounds 7]
 """

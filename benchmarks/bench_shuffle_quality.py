@@ -1,8 +1,10 @@
 """How long does it take to say how good a shuffle is?
 
-1,280,000 files in 1,000 class folders and 35,556 chunks, packed as `put` does by default (scatter), and the same with class-sorted chunks (labels given by
-rank in the chunks). Expectation: an order is 30-90 ms (bench_shuffle), sorting batches of 256 two-byte labels and of 256 chunk numbers
-some 30 ns a sample each, the rest as much again: 0.3 s a group size, and the report measures about a dozen of them.
+1,280,000 files in 1,000 class folders and 35,556 chunks, packed as `put` does by default (scatter),
+and the same with class-sorted chunks (labels given by rank in the chunks). Expectation: an order is
+30-90 ms (bench_shuffle), sorting batches of 256 two-byte labels and of 256 chunk numbers some 30 ns
+a sample each, the rest as much again: 0.3 s a group size, and the report measures about a dozen of
+them.
 
     python -m benchmarks.bench_shuffle_quality [--files 1280000] [--rounds 3]
 """

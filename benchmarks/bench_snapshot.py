@@ -1,9 +1,11 @@
 """What does a snapshot of ImageNet's names cost: bytes a file, opening, look-ups, building?
 
-1,280,000 names like `n01440764/n01440764_10026.JPEG` in 1,000 folders, made, not packed; beside it, in the same rounds, the name tree as an
-LMDB file (parent and name -> inode), the other design. Expectation: 21 bytes of name, 46 of columns and 8 of path index make 76 bytes
-a file. A look-up from Python is a hash, four numbers and a comparison: 1-2 µs; in bulk some 40 numpy operations of 2-10 ns a path:
-0.4 µs. Opening reads 4 KiB. Building hashes, sorts and writes columns: 1 µs a file, and scanning an LMDB index 2 µs on top.
+1,280,000 names like `n01440764/n01440764_10026.JPEG` in 1,000 folders, made, not packed; beside it,
+in the same rounds, the name tree as an LMDB file (parent and name -> inode), the other design.
+Expectation: 21 bytes of name, 46 of columns and 8 of path index make 76 bytes a file. A look-up
+from Python is a hash, four numbers and a comparison: 1-2 µs; in bulk some 40 numpy operations of
+2-10 ns a path: 0.4 µs. Opening reads 4 KiB. Building hashes, sorts and writes columns: 1 µs a file,
+and scanning an LMDB index 2 µs on top.
 
     python -m benchmarks.bench_snapshot [--files 1280000] [--rounds 5]
 """
@@ -61,7 +63,8 @@ class MadeDataset:
 
 
 def make_dataset(files: int, folders: int, first_id: int = 1_600_000_000) -> MadeDataset:
-    """Files scattered over chunks, as `put` does by default. Chunk ids begin with numbers from `first_id` on."""
+    """Files scattered over chunks, as `put` does by default. Chunk ids begin with numbers from
+    `first_id` on."""
     generator = np.random.default_rng(1)
     each = files // folders
     files = each * folders
@@ -197,7 +200,8 @@ def tree_lookups(path: Path, asked: list[str]) -> Callable[[], None]:
 
 
 class ProcessorTime:
-    """Contenders that also note their processor seconds, which on a machine shared with others say more than the clock."""
+    """Contenders that also note their processor seconds, which on a machine shared with others say
+    more than the clock."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}

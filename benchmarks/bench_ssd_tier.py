@@ -1,18 +1,28 @@
-"""Does an SSD tier cost little where it helps, help much where the store is slow, and cost nothing where it can't help?
+"""Does an SSD tier cost little where it helps, help much where the store is slow, and cost nothing
+where it can't help?
 
-hit      through TieredStore and ChunkReader, as readers read, over plain reads (open, pread, close) of the same bytes in files of the same disk, random
-         order; cold (page cache dropped before each round) and warm. Bars: 0.8 for 4 MiB, 0.5 for 110 KiB. Expected: cold the disk decides; warm a memcpy of
-         4 MiB takes 0.5 ms and two checksums over it 0.3 ms each, so 0.5; 110 KiB: a thread's hand-over, an index look-up and an open beside 30 µs.
-epoch    110 KiB files in random order, one by one, from a disk of 8.3 ms a seek and 150 MB/s (9.0 ms a file): the SSD warm, over no tier. Bar: 5. Expected:
+hit      through TieredStore and ChunkReader, as readers read, over plain reads (open, pread, close)
+of the same bytes in files of the same disk, random
+         order; cold (page cache dropped before each round) and warm. Bars: 0.8 for 4 MiB, 0.5 for
+         110 KiB. Expected: cold the disk decides; warm a memcpy of
+         4 MiB takes 0.5 ms and two checksums over it 0.3 ms each, so 0.5; 110 KiB: a thread's
+         hand-over, an index look-up and an open beside 30 µs.
+epoch    110 KiB files in random order, one by one, from a disk of 8.3 ms a seek and 150 MB/s (9.0
+ms a file): the SSD warm, over no tier. Bar: 5. Expected:
          0.2 ms a file, 40.
-failing  the SSD gives EIO (a loop device whose file was cut), or ENOSPC: reads of 110 KiB by a store in the page cache after the first 5 s, over no tier. Bar:
+failing  the SSD gives EIO (a loop device whose file was cut), or ENOSPC: reads of 110 KiB by a
+store in the page cache after the first 5 s, over no tier. Bar:
          0.97. Expected: a comparison, 1.0.
-restart  100,000 segments: until the first hit, page cache dropped, with the index kept and lost. Bar: 1 s. Expected: some ms; 400 reads and 4 µs a segment.
-cluster  the node reads through a cache cluster of one node, its own SSD is in front and warm: reads of 110 KiB that the own SSD answers. Bar: 99 %.
+restart  100,000 segments: until the first hit, page cache dropped, with the index kept and lost.
+Bar: 1 s. Expected: some ms; 400 reads and 4 µs a segment. cluster  the node reads through a cache
+cluster of one node, its own SSD is in front and warm: reads of 110 KiB that the own SSD answers.
+Bar: 99 %.
          Expected: all.
-churn    two processes' stores write, evict, shrink and grow one tier: bytes of the SSD above the budget after any step. Bar: none.
+churn    two processes' stores write, evict, shrink and grow one tier: bytes of the SSD above the
+budget after any step. Bar: none.
 
-python -m benchmarks.bench_ssd_tier [--only hit,epoch,failing,restart,cluster,churn] [--quick]      (as root)
+python -m benchmarks.bench_ssd_tier [--only hit,epoch,failing,restart,cluster,churn] [--quick]
+(as root)
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """What do readers see of a server that is killed, of a newer snapshot, of an upgrade?
 
-Eight processes open, read and compare files with what they must hold, in random order; one read in eight is of a file that has been open
-for a while, one in sixteen through a memory map. Meanwhile the page cache is dropped again and again, so that reads reach the server, which
-is killed with SIGKILL, or shows a snapshot with one file more, or is replaced by the installed version. Small files (buffered) and large
-ones (direct) have half of it each. Expectation: a server is forked, opens the store and asks for what was not answered: 0.1 to 0.3 s, and
-readers see no error.
+Eight processes open, read and compare files with what they must hold, in random order; one read in
+eight is of a file that has been open for a while, one in sixteen through a memory map. Meanwhile
+the page cache is dropped again and again, so that reads reach the server, which is killed with
+SIGKILL, or shows a snapshot with one file more, or is replaced by the installed version. Small
+files (buffered) and large ones (direct) have half of it each. Expectation: a server is forked,
+opens the store and asks for what was not answered: 0.1 to 0.3 s, and readers see no error.
 
-    python -m benchmarks.bench_survival [--only kills,swaps,upgrades] [--kills 200] [--swaps 50] [--upgrades 20] [--front erofs] [--quick]  (as root)
+As root:
+
+    python -m benchmarks.bench_survival [--only kills,swaps,upgrades] [--kills 200] [--quick]
 """
 
 from __future__ import annotations

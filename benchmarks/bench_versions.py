@@ -1,7 +1,9 @@
-"""Is this version as fast as an older one? The same work in both, in turn; the ratio is the older version's seconds over this one's, round by round.
+"""Is this version as fast as an older one? The same work in both, in turn; the ratio is the older
+version's seconds over this one's, round by round.
 
-`--before` names a checkout of the older version, with a `.venv` of its own; without it, seconds alone are reported. Each measure runs in processes of one version alone, over one store
-that both read. Expectation: 1 within the machine's noise, and more where a change was meant to help.
+`--before` names a checkout of the older version, with a `.venv` of its own; without it, seconds
+alone are reported. Each measure runs in processes of one version alone, over one store that both
+read. Expectation: 1 within the machine's noise, and more where a change was meant to help.
 
     python -m benchmarks.bench_versions --before ../older [--only warm,client,plan,put,start]
 """
@@ -138,7 +140,8 @@ def compare(
 
 
 def warm(data: Dataset, reader: Reader, versions: list[Version], rounds: int) -> None:
-    """Files that the kernel has, in random order; they get other pages in each round, which makes more of a difference than a version does."""
+    """Files that the kernel has, in random order; they get other pages in each round, which makes
+    more of a difference than a version does."""
     order = contenders.in_random_order(data)
     with ExitStack() as stack:
         roots = {

@@ -1,11 +1,14 @@
-"""How long until a DataLoader's workers deliver their first samples: forked, forked and opened again, or spawned?
+"""How long until a DataLoader's workers deliver their first samples: forked, forked and opened
+again, or spawned?
 
-Two workers, one sample each, from node memory that holds the whole dataset; the clock runs until both samples are there
-and the workers have ended. `worker_ms` is what the first sample takes inside a worker.
-*inherited*: the child goes on with what it inherited, whose fork hooks have renewed locks and the membership of the task (what DieselFS does).
-*reopened*: the child opens the dataset from its pickle before its first sample, as it would if one hook at the top replaced all others.
-*spawned*: a fresh process opens the pickle. Beside each start a dataset of plain numbers, which costs what the DataLoader does itself.
-Expectation: a fork and its pipes take 20 ms, joining the task 2 ms, a map of the snapshot 1 ms; a spawned process imports torch, 2 s.
+Two workers, one sample each, from node memory that holds the whole dataset; the clock runs until
+both samples are there and the workers have ended. `worker_ms` is what the first sample takes inside
+a worker. *inherited*: the child goes on with what it inherited, whose fork hooks have renewed locks
+and the membership of the task (what DieselFS does). *reopened*: the child opens the dataset from
+its pickle before its first sample, as it would if one hook at the top replaced all others.
+*spawned*: a fresh process opens the pickle. Beside each start a dataset of plain numbers, which
+costs what the DataLoader does itself. Expectation: a fork and its pipes take 20 ms, joining the
+task 2 ms, a map of the snapshot 1 ms; a spawned process imports torch, 2 s.
 
     python -m benchmarks.bench_worker_start [--files 50000] [--rounds 21]
 """
@@ -40,7 +43,8 @@ class Numbers(Dataset[int]):
 
 
 class FirstSample(Dataset[float]):
-    """How long a worker takes for its first sample, in milliseconds; a worker that `reopens` first opens the dataset from its pickle."""
+    """How long a worker takes for its first sample, in milliseconds; a worker that `reopens` first
+    opens the dataset from its pickle."""
 
     def __init__(self, images: DieselDataset, reopens: bool) -> None:
         self._images = images

@@ -1,4 +1,5 @@
-"""A contender in a process of its own, with variables of its own: told to run, it says how long it took."""
+"""A contender in a process of its own, with variables of its own: told to run, it says how long it
+took."""
 
 from __future__ import annotations
 

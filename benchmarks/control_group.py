@@ -1,4 +1,5 @@
-"""The page cache and the shared memory of some processes, as the kernel charges a control group for them."""
+"""The page cache and the shared memory of some processes, as the kernel charges a control group for
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _numbers = itertools.count()
 
 
 class ControlGroup:
-    """A memory control group (version 1) of this benchmark's own, and the peak of what it is charged for files and shared memory."""
+    """A memory control group (version 1) of this benchmark's own, and the peak of what it is
+    charged for files and shared memory."""
 
     def __init__(self) -> None:
         self.folder = GROUPS / f"dieselfs-bench-{os.getpid()}-{next(_numbers)}"

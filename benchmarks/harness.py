@@ -1,7 +1,8 @@
-"""What every benchmark needs: made-up source trees, timed rounds of several contenders in turn, one JSON line a question.
+"""What every benchmark needs: made-up source trees, timed rounds of several contenders in turn, one
+JSON line a question.
 
-A machine may be shared and its speed may drift, so contenders take turns within a round, ratios are taken round by round, and medians are
-reported with their spread.
+A machine may be shared and its speed may drift, so contenders take turns within a round, ratios are
+taken round by round, and medians are reported with their spread.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ def run_rounds(
     alternates: bool = False,
     prepare: Callable[[int], None] = lambda number: None,
 ) -> Rounds:
-    """Run all contenders in turn, `rounds` times after `warm_up`. A contender returns its own seconds, or None: timed from outside.
+    """Run all contenders in turn, `rounds` times after `warm_up`. A contender returns its own
+    seconds, or None: timed from outside.
 
-    `alternates`: every other round goes through them from the last to the first. `prepare` gets the number of the round that begins.
+    `alternates`: every other round goes through them from the last to the first. `prepare` gets the
+    number of the round that begins.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(warm_up + rounds):
@@ -94,7 +97,8 @@ def _rounded(value: object) -> object:
 
 @contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A folder for one benchmark, under $DIESELFS_BENCH_FOLDER or the system's temporary folder; removed afterwards."""
+    """A folder for one benchmark, under $DIESELFS_BENCH_FOLDER or the system's temporary folder;
+    removed afterwards."""
     folder = Path(
         tempfile.mkdtemp(prefix=f"dieselfs-{prefix}-", dir=os.environ.get("DIESELFS_BENCH_FOLDER"))
     )
@@ -163,12 +167,14 @@ def dlcmd_environment(folder: Path, index: str | None = None) -> dict[str, str]:
 
 
 def empty(folder: Path) -> None:
-    """Remove what is in `folder` and let the disk settle, so that no contender pays for another's writes."""
+    """Remove what is in `folder` and let the disk settle, so that no contender pays for another's
+    writes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     sync(folder)
 
 
 def sync(folder: Path) -> None:
-    """Make what was written durable, on this folder's file system alone: sync(2) waits for every other one, also for one that is broken."""
+    """Make what was written durable, on this folder's file system alone: sync(2) waits for every
+    other one, also for one that is broken."""
     subprocess.run(["sync", "--file-system", folder], check=True)

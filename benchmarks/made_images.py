@@ -1,7 +1,7 @@
 """A made-up image classification problem that a small network learns in seconds, but not perfectly.
 
-A class is a smooth random pattern. An image shows its class's pattern, moved by some pixels, with another class's pattern faintly over it and
-with noise.
+A class is a smooth random pattern. An image shows its class's pattern, moved by some pixels, with
+another class's pattern faintly over it and with noise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Images:
 
 
 def make_images(classes: int, per_class: int, part: int) -> Images:
-    """`per_class` images of each class, class by class. The same patterns for each `part`, other images."""
+    """`per_class` images of each class, class by class. The same patterns for each `part`, other
+    images."""
     patterns = _patterns(classes)
     generator = np.random.default_rng([1, part])
     labels = np.repeat(np.arange(classes), per_class)
@@ -52,7 +53,8 @@ def _patterns(classes: int) -> npt.NDArray[np.float64]:
 def _moved(
     images: npt.NDArray[np.float64], generator: np.random.Generator
 ) -> npt.NDArray[np.float64]:
-    """Each by its own number of pixels in both directions; what leaves on one side comes back on the other."""
+    """Each by its own number of pixels in both directions; what leaves on one side comes back on
+    the other."""
     count = len(images)
     rows, columns = (
         (np.arange(SIDE) + generator.integers(-_LARGEST_SHIFT, _LARGEST_SHIFT + 1, (count, 1)))

@@ -1,4 +1,5 @@
-"""What a measure of the mount must reach, and what it reached: one JSON line each, and a table at the end."""
+"""What a measure of the mount must reach, and what it reached: one JSON line each, and a table at
+the end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""One tree of files, as each file system offers it: ext4, our mount, squashfuse_ll and the kernel's squashfs.
+"""One tree of files, as each file system offers it: ext4, our mount, squashfuse_ll and the kernel's
+squashfs.
 
-A context manager for each, which leaves no mount, no loop device and no process behind; and the states of the caches that a measurement
-begins with. Needs root (mounting an image, dropping caches) and the Debian packages `PACKAGES`.
+A context manager for each, which leaves no mount, no loop device and no process behind; and the
+states of the caches that a measurement begins with. Needs root (mounting an image, dropping caches)
+and the Debian packages `PACKAGES`.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def require_tools(squashfs: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The same files as a directory, in a store of ours and, where asked for, in a squashfs image."""
+    """The same files as a directory, in a store of ours and, where asked for, in a squashfs
+    image."""
 
     folder: Path
     files: int
@@ -176,8 +179,8 @@ def mounted(
     enter: Callable[[], None] | None = None,
     checked: bool = True,
 ) -> Iterator[Path]:
-    """A fresh mount with that much memory for chunks. `enter` runs in its process before anything else does; not `checked`: nobody has
-    read anything of it yet."""
+    """A fresh mount with that much memory for chunks. `enter` runs in its process before anything
+    else does; not `checked`: nobody has read anything of it yet."""
     root = data.folder / kind.name
     root.mkdir(exist_ok=True)
     task = f"bench-{kind.name}-{os.getpid()}"  # contenders share no memory
@@ -291,7 +294,8 @@ def reader() -> Iterator[Reader]:
 
 
 def list_all(root: Path) -> None:
-    """Names and attributes of everything, as a training program asks for them before its first epoch."""
+    """Names and attributes of everything, as a training program asks for them before its first
+    epoch."""
     subprocess.run(["find", root, "-type", "f", "-size", "+1000000G"], check=True)
 
 
@@ -340,7 +344,8 @@ def _require_front(root: Path, kind: MountKind) -> None:
 
 
 def fill_node_memory(data: Dataset, root: Path) -> float:
-    """Wait until a mount made with `preload` has all chunks in the daemon's memory; the part of the bytes that is there then.
+    """Wait until a mount made with `preload` has all chunks in the daemon's memory; the part of the
+    bytes that is there then.
 
     None of their files is in the page cache then: what was not read is not filled.
     """

@@ -1,6 +1,8 @@
-"""Epochs through a mount: warm ones, first ones from the daemon's memory, first ones from a cold store; and how they scale.
+"""Epochs through a mount: warm ones, first ones from the daemon's memory, first ones from a cold
+store; and how they scale.
 
-The order of the contenders' states is the point here, so each function says what is in which cache when its clock starts.
+The order of the contenders' states is the point here, so each function says what is in which cache
+when its clock starts.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def warm(
                     times.ratios(_timed(name, threads), _timed(EXT4, threads)),
                     WARM_BARS.get(data.size_bytes, REPORTED) if name == EROFS.name else REPORTED,
                     files_per_s=rates,
-                    # Of the whole section; beyond one or two a file and round something took pages away.
+                    # Of the whole section; beyond one or two a file and round something took pages
+                    # away.
                     read_requests=after.get(name, 0) - before.get(name, 0),
                 )
             )
@@ -112,10 +115,12 @@ def first(
     group: int | None = None,
     known: bool = True,
 ) -> list[Result]:
-    """A fresh mount that was listed; all chunks in the daemon's memory, no file in the page cache. Chunk-wise order, 1 thread.
+    """A fresh mount that was listed; all chunks in the daemon's memory, no file in the page cache.
+    Chunk-wise order, 1 thread.
 
-    `known`: the mount's list of this order is read at the same moment as the epoch begins, which tells it the order. Else it sees only
-    READs. A group is half of the dataset unless it is given. ext4 has been listed too and has no data in the page cache.
+    `known`: the mount's list of this order is read at the same moment as the epoch begins, which
+    tells it the order. Else it sees only READs. A group is half of the dataset unless it is given.
+    ext4 has been listed too and has no data in the page cache.
     """
     group = group or max(-(-data.chunks // 2), 1)
     order = _order(data, group)
@@ -187,10 +192,12 @@ def cold(
     kinds: Sequence[MountKind],
     group: int | None = None,
 ) -> list[Result]:
-    """A fresh mount that was listed; nothing in the daemon's memory nor in the page cache, the store's chunks neither.
+    """A fresh mount that was listed; nothing in the daemon's memory nor in the page cache, the
+    store's chunks neither.
 
-    Memory for two groups and two chunks. It is told the order by the mount's list, which is read when the clock starts: laying out the plan
-    counts. ext4 has been listed too, has no data in the page cache, and is read in random order.
+    Memory for two groups and two chunks. It is told the order by the mount's list, which is read
+    when the clock starts: laying out the plan counts. ext4 has been listed too, has no data in the
+    page cache, and is read in random order.
     """
     group = group or max(data.chunks // _COLD_GROUPS, 1)
     memory = ((2 * group + 2) * data.chunk_bytes >> 20) + 1
@@ -227,7 +234,8 @@ def cold(
 
 
 def scale(sizes: list[int], size_bytes: int, rounds: int) -> None:
-    """Warm (random order) and first epochs (chunks in node memory) by the number of files; 1 thread."""
+    """Warm (random order) and first epochs (chunks in node memory) by the number of files; 1
+    thread."""
     first_rates: dict[int, float] = {}
     for files in sizes:
         folders = min(max(files // 100, 1), 1000)
@@ -365,7 +373,8 @@ def cold_ext4(data: Dataset, reader: Reader, order: Path) -> float:
 
 
 def _steady(reader: Reader, root: Path, order: Path, threads: int) -> float:
-    """Seconds of a pass, in the mean over a second or more: a short one says more about the machine's other work."""
+    """Seconds of a pass, in the mean over a second or more: a short one says more about the
+    machine's other work."""
     passes = [reader.seconds(root, order, threads)]
     while sum(passes) < _STEADY_S:
         passes.append(reader.seconds(root, order, threads))

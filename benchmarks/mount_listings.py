@@ -73,7 +73,8 @@ def listing(files: int, folders: int, rounds: int, kinds: Sequence[MountKind]) -
 
 
 def imagefolder(data: contenders.Dataset, rounds: int, kinds: Sequence[MountKind]) -> list[Result]:
-    """Building `torchvision.datasets.ImageFolder` needs names only. Time as a multiple of that on ext4, whose names are cached."""
+    """Building `torchvision.datasets.ImageFolder` needs names only. Time as a multiple of that on
+    ext4, whose names are cached."""
     datasets = _torchvision_datasets()
     found = []
 
@@ -114,7 +115,8 @@ def loader(
     rounds: int,
     kinds: Sequence[MountKind],
 ) -> list[Result]:
-    """A stock DataLoader with 2 workers over an ImageFolder, random order, everything in the page cache; one epoch, workers started before."""
+    """A stock DataLoader with 2 workers over an ImageFolder, random order, everything in the page
+    cache; one epoch, workers started before."""
     datasets = _torchvision_datasets()
     import torch
     from torch.utils.data import DataLoader

@@ -1,6 +1,7 @@
 """Memory after an epoch: what processes and kernel hold a byte read, a file, an inode.
 
-Page cache and shared memory are what a control group of the daemon and the reader is charged for, so other work on the machine does not count.
+Page cache and shared memory are what a control group of the daemon and the reader is charged for,
+so other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _INODES = {
 
 
 def memory(data: Dataset, reader: Reader, kinds: list[MountKind]) -> list[Result]:
-    """From empty caches: list everything, read everything in chunk-wise order, unmount nothing, and look. Once told the order, once not."""
+    """From empty caches: list everything, read everything in chunk-wise order, unmount nothing, and
+    look. Once told the order, once not."""
     if not GROUPS.is_dir():
         contenders.say("memory: no control groups of version 1, skipped")
         return []
@@ -49,7 +51,9 @@ def _of_mount(data: Dataset, reader: Reader, kind: MountKind, known: bool) -> Re
         order = contenders.in_chunkwise_order(data, root, group)
     contenders.drop_all_caches(data.folder)
     with contenders.mounted(data, kind):
-        pass  # so that the interpreter's own files and the snapshot are in the page cache, and not charged
+        # so that the interpreter's own files and the snapshot are in the page cache, and not
+        # charged
+        pass
     store = data.folder / "store"
     with (
         ControlGroup() as charged,

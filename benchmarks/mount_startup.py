@@ -1,4 +1,5 @@
-"""From typing `dlcmd mount` until the first READ is answered, with the kernel's image of the names there and with none."""
+"""From typing `dlcmd mount` until the first READ is answered, with the kernel's image of the names
+there and with none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A dataset of a million names that takes seconds to make: one file is packed, the others are in the snapshot alone.
+"""A dataset of a million names that takes seconds to make: one file is packed, the others are in
+the snapshot alone.
 
-They lie, as far as the snapshot says, in chunks of 36 files of 110 KB that no store has. So names and attributes are as in a real dataset,
-one file can be read, `FIRST`, and the others give an error.
+They lie, as far as the snapshot says, in chunks of 36 files of 110 KB that no store has. So names
+and attributes are as in a real dataset, one file can be read, `FIRST`, and the others give an
+error.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from metadata.snapshot_builder import build_snapshot
 
 FIRST = "a-first/0.jpg"
 _FIRST_ID = 3_000_000_000
-"""Chunk ids begin with seconds: later than the packed chunk's, so that this is the one that a mount looks for in the store."""
+"""Chunk ids begin with seconds: later than the packed chunk's, so that this is the one that a mount
+looks for in the store."""
 
 
 @dataclass(frozen=True, slots=True)

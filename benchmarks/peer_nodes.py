@@ -1,4 +1,5 @@
-"""Nodes of one task as processes of this machine, on loopback, for benches of what they cost rather than of how they fail."""
+"""Nodes of one task as processes of this machine, on loopback, for benches of what they cost rather
+than of how they fail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Draws accuracy by epoch from the lines of `bench_accuracy`, as DIESEL's Fig. 13 does: one panel a packing.
+"""Draws accuracy by epoch from the lines of `bench_accuracy`, as DIESEL's Fig. 13 does: one panel a
+packing.
 
-nice python -m benchmarks.bench_accuracy >> benchmarks/results/accuracy.jsonl    # the last line for an order counts
-python -m benchmarks.plot_accuracy [benchmarks/results/accuracy.jsonl [docs/images/accuracy.svg]]
+nice python -m benchmarks.bench_accuracy >> benchmarks/results/accuracy.jsonl    # the last line for
+an order counts python -m benchmarks.plot_accuracy [benchmarks/results/accuracy.jsonl
+[docs/images/accuracy.svg]]
 """
 
 from __future__ import annotations

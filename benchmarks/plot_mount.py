@@ -1,7 +1,8 @@
-"""Draws the README's bar chart from the lines of `bench_mount`: speed as a multiple of ext4's in the same run.
+"""Draws the README's bar chart from the lines of `bench_mount`: speed as a multiple of ext4's in
+the same run.
 
-python -m benchmarks.bench_mount >> benchmarks/results/mount.jsonl    # the last line for a question counts
-python -m benchmarks.plot_mount [benchmarks/results/mount.jsonl [docs/images/mount.svg]]
+python -m benchmarks.bench_mount >> benchmarks/results/mount.jsonl    # the last line for a question
+counts python -m benchmarks.plot_mount [benchmarks/results/mount.jsonl [docs/images/mount.svg]]
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Draws DIESEL's Fig. 6 anew from the lines of `bench_node_loss`: speed, as part of that with a whole cache, against the share of the cache that was lost.
+"""Draws DIESEL's Fig. 6 anew from the lines of `bench_node_loss`: speed, as part of that with a
+whole cache, against the share of the cache that was lost.
 
-python -m benchmarks.bench_node_loss >> benchmarks/results/node_loss.jsonl    # the last line for a share counts
-python -m benchmarks.plot_node_loss [benchmarks/results/node_loss.jsonl [docs/images/node-loss.svg]]
+python -m benchmarks.bench_node_loss >> benchmarks/results/node_loss.jsonl    # the last line for a
+share counts python -m benchmarks.plot_node_loss [benchmarks/results/node_loss.jsonl
+[docs/images/node-loss.svg]]
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A Redis server on loopback for one benchmark: append-only file synced every second, as one would run it."""
+"""A Redis server on loopback for one benchmark: append-only file synced every second, as one would
+run it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""A slow store that many processes share: one queue for all of them, and one account of what they have read.
+"""A slow store that many processes share: one queue for all of them, and one account of what they
+have read.
 
     folder/store        the objects
     folder/disk.json    how slow it is
     folder/disk.state   its queue and its account
 
-Device time is reckoned, not slept, as in `slow_store`; the queue's end lies in a file that all processes map, on the clock that they share.
+Device time is reckoned, not slept, as in `slow_store`; the queue's end lies in a file that all
+processes map, on the clock that they share.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class SharedDisk(ReadWrapper):
 
     @classmethod
     def make(cls, folder: Path, *, seek_s: float = 0.0, bytes_per_s: float | None = None) -> None:
-        """As fast as it is if nothing is said. A folder that was made before keeps its objects, and loses its account."""
+        """As fast as it is if nothing is said. A folder that was made before keeps its objects, and
+        loses its account."""
         (folder / "store").mkdir(parents=True, exist_ok=True)
         (folder / "disk.json").write_text(
             json.dumps({"seek_s": seek_s, "bytes_per_s": bytes_per_s})
@@ -62,7 +65,8 @@ class SharedDisk(ReadWrapper):
         (folder / "disk.state").write_bytes(bytes(_STATE.size))
 
     def renew(self) -> None:
-        # Own descriptors: what `flock` locks is the file as it was opened, so threads of two objects, and forked processes, exclude each other too.
+        # Own descriptors: what `flock` locks is the file as it was opened, so threads of two
+        # objects, and forked processes, exclude each other too.
         self._file = os.open(self._folder / "disk.state", os.O_RDWR | os.O_CLOEXEC)
         self._state = mmap.mmap(self._file, _STATE.size)
         self._lock = threading.Lock()

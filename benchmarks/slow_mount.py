@@ -1,6 +1,8 @@
-"""A mount over a slow disk, in the foreground: what `dlcmd mount` does, but for the store, which is a `SlowStore`.
+"""A mount over a slow disk, in the foreground: what `dlcmd mount` does, but for the store, which is
+a `SlowStore`.
 
-    python -m benchmarks.slow_mount STORE_FOLDER SNAPSHOT MOUNTPOINT --memory BYTES [--seed N --group N] [--fast] [--requests FILE] [--front NAME]
+    python -m benchmarks.slow_mount STORE_FOLDER SNAPSHOT MOUNTPOINT --memory BYTES
+        [--seed N --group N] [--fast] [--requests FILE] [--front NAME]
 
 Ends with SIGTERM, and writes then what the disk has been asked for into FILE.
 """

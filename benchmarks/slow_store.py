@@ -1,4 +1,5 @@
-"""Stores that are slow in a known way: a disk with one queue, and a store of which some reads straggle. Only reads are slowed."""
+"""Stores that are slow in a known way: a disk with one queue, and a store of which some reads
+straggle. Only reads are slowed."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ class DeviceStatistics:
 
 
 class SlowStore(ReadWrapper):
-    """A disk: one request at a time, first come, first served; each takes a seek and its bytes at a constant rate, also when it follows on
-    the one before.
+    """A disk: one request at a time, first come, first served; each takes a seek and its bytes at a
+    constant rate, also when it follows on the one before.
 
-    Device time is reckoned, not slept: a request ends `seek_s + bytes / bytes_per_s` after the end of the one before it, or after its arrival if
-    the device was idle, and its caller sleeps until then. So what a sleep takes too long is not lost to the device, and what the wrapped store
-    takes is hidden while it is shorter. The queue is of one process: a pickled or forked one has its own, and counters from 0.
+    Device time is reckoned, not slept: a request ends `seek_s + bytes / bytes_per_s` after the end
+    of the one before it, or after its arrival if the device was idle, and its caller sleeps until
+    then. So what a sleep takes too long is not lost to the device, and what the wrapped store takes
+    is hidden while it is shorter. The queue is of one process: a pickled or forked one has its own,
+    and counters from 0.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class SlowStore(ReadWrapper):
         return type(self), (self._wrapped, self._seek_s, self._bytes_per_s)
 
     def statistics(self) -> DeviceStatistics:
-        """Of the device: busy seconds are reckoned ones, up to the end of the last request that was accepted."""
+        """Of the device: busy seconds are reckoned ones, up to the end of the last request that was
+        accepted."""
         return self._statistics
 
     def _read(self, read: Read) -> bytes:
@@ -64,8 +68,9 @@ class SlowStore(ReadWrapper):
 
 
 class StragglingStore(ReadWrapper):
-    """Every read takes `read_s`, give or take `jitter` of it; a `share` of them, drawn at random, takes `factor` times as long. All at once if
-    asked at once. Which reads straggle follows from the seed and the order in which they arrive."""
+    """Every read takes `read_s`, give or take `jitter` of it; a `share` of them, drawn at random,
+    takes `factor` times as long. All at once if asked at once. Which reads straggle follows from
+    the seed and the order in which they arrive."""
 
     def __init__(
         self,

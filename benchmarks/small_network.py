@@ -1,7 +1,9 @@
-"""A small convolutional network with batch normalisation, as ResNets have it: batches that hold few classes harm it most.
+"""A small convolutional network with batch normalisation, as ResNets have it: batches that hold few
+classes harm it most.
 
-Batch normalisation learns the mean and variance of what it sees from the batches themselves, so an order that mixes classes badly hurts twice: the
-gradient of a batch leads towards its classes, and the statistics used for testing are those of the last batches.
+Batch normalisation learns the mean and variance of what it sees from the batches themselves, so an
+order that mixes classes badly hurts twice: the gradient of a batch leads towards its classes, and
+the statistics used for testing are those of the last batches.
 """
 
 from __future__ import annotations

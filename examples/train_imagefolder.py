@@ -5,9 +5,9 @@
 
 The mount is an ordinary directory tree of class folders, so `ImageFolder` is used as it is. What is
 added is the order: `ChunkShuffleSampler` shuffles chunk-wise, so that the files of a chunk are read
-while the chunk is at hand, and tells the mount what comes next. `ChunkShuffleLoader` is a DataLoader
-that counts what was trained; with its state in the checkpoint, a run that was interrupted goes on
-with the very next image. docs/pytorch.md says more.
+while the chunk is at hand, and tells the mount what comes next. `ChunkShuffleLoader` is a
+DataLoader that counts what was trained; with its state in the checkpoint, a run that was
+interrupted goes on with the very next image. docs/pytorch.md says more.
 """
 
 from __future__ import annotations

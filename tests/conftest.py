@@ -23,7 +23,8 @@ MARK = "DIESELFS_TEST_RUN"
 
 
 def pytest_configure() -> None:
-    """Let programs of the tests be interrupted, though a shell's background job ignores such signals."""
+    """Let programs of the tests be interrupted, though a shell's background job ignores such
+    signals."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
@@ -34,7 +35,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector, and forked children, the thousands of tests: a tenth of their CPU time."""
+    """Spare the garbage collector, and forked children, the thousands of tests: a tenth of their
+    CPU time."""
     gc.freeze()
 
 
@@ -54,7 +56,8 @@ def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session", autouse=True)
 def node_memory_of_the_tests() -> Iterator[Path]:
-    """Tasks of the tests have a tmpfs folder of their own: what is swept there, or left by those that are killed, is nobody else's."""
+    """Tasks of the tests have a tmpfs folder of their own: what is swept there, or left by those
+    that are killed, is nobody else's."""
     folder = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
     os.environ["DIESELFS_MEMORY_FOLDER"] = os.fspath(folder)
     yield folder
@@ -64,7 +67,8 @@ def node_memory_of_the_tests() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def logging_of_each_test() -> Iterator[None]:
-    """A program that a test runs in this process sets up logging for good: its level and its handlers, whose streams end with the test, are nobody else's."""
+    """A program that a test runs in this process sets up logging for good: its level and its
+    handlers, whose streams end with the test, are nobody else's."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield

@@ -1,4 +1,5 @@
-"""Waiting for what another thread or process does: the one place where a test sleeps until a condition holds."""
+"""Waiting for what another thread or process does: the one place where a test sleeps until a
+condition holds."""
 
 from __future__ import annotations
 
@@ -37,5 +38,6 @@ def eventually(
 
 
 def scaled_by_load(seconds: float) -> float:
-    """Return how long a machine as busy as this one may take for what an idle one does in `seconds`."""
+    """Return how long a machine as busy as this one may take for what an idle one does in
+    `seconds`."""
     return seconds * max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))

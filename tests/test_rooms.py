@@ -1,7 +1,8 @@
 """The folders of the product import each other one way, and the table below says why.
 
-A folder is what lies in it directly: `dieselfs/cache/wire` is another one than `dieselfs/cache`. A module directly in `dieselfs/` stands for
-itself. Imports in functions and under TYPE_CHECKING count too. Every arrow has its reason; no arrows make a circle.
+A folder is what lies in it directly: `dieselfs/cache/wire` is another one than `dieselfs/cache`. A
+module directly in `dieselfs/` stands for itself. Imports in functions and under TYPE_CHECKING count
+too. Every arrow has its reason; no arrows make a circle.
 """
 
 import ast

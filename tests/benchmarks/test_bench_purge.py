@@ -1,4 +1,5 @@
-"""The benchmark of purge works, small, and space is what it promises; what it says of a loaded machine's speed is not looked at."""
+"""The benchmark of purge works, small, and space is what it promises; what it says of a loaded
+machine's speed is not looked at."""
 
 from __future__ import annotations
 

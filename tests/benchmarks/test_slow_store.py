@@ -1,4 +1,5 @@
-"""The model of a disk that the figures are taken on: device time is reckoned, so what is measured here holds on a busy machine too."""
+"""The model of a disk that the figures are taken on: device time is reckoned, so what is measured
+here holds on a busy machine too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tests against a real Ceph, by librados and by its S3 gateway: `make test-ceph`. Without DIESELFS_CEPH nothing here is collected."""
+"""Tests against a real Ceph, by librados and by its S3 gateway: `make test-ceph`. Without
+DIESELFS_CEPH nothing here is collected."""
 
 from __future__ import annotations
 

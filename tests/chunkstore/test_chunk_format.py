@@ -108,7 +108,8 @@ class TestTheLaw:
             assert encoded_again(decode_head(chunk.head())) == chunk.head()
 
     def test_golden_bytes(self) -> None:
-        """Changed? Then bump FORMAT_VERSION, keep reading version 1, and add golden bytes of the new one."""
+        """Changed? Then bump FORMAT_VERSION, keep reading version 1, and add golden bytes of the
+        new one."""
         in_full = (GOLDEN / "chunk_v1.chunk").read_bytes()
         by_table = (GOLDEN / "chunk_v1_version_table.chunk").read_bytes()
         for golden, (chunk, payload) in ((in_full, golden_chunk()), (by_table, golden_by_table())):
@@ -417,7 +418,8 @@ class TestHostile:
 
     @pytest.mark.parametrize("seed", range(4))
     def test_random_changes_with_right_checksums(self, seed: int) -> None:
-        """Either read in full or Corrupt; and what is read keeps every promise that the columns make."""
+        """Either read in full or Corrupt; and what is read keeps every promise that the columns
+        make."""
         draw = random.Random(seed)
         originals = [
             golden_chunk()[0],

@@ -24,7 +24,8 @@ def clock_of(*seconds: float) -> Callable[[], float]:
 
 
 def test_layout() -> None:
-    """DIESEL Table 1: 4 bytes of timestamp, 6 of machine, 3 of process, 3 of counter; big-endian, so that ids sort by time."""
+    """DIESEL Table 1: 4 bytes of timestamp, 6 of machine, 3 of process, 3 of counter; big-endian,
+    so that ids sort by time."""
     ids = ChunkIdGenerator(lambda: 0x65432101 + 0.5, MACHINE)
     first, second = ids.next().value, ids.next().value
     assert len(first) == 4 + 6 + 3 + 3
@@ -129,7 +130,8 @@ class TestUniqueAndIncreasing:
 
 
 def test_a_forked_child_makes_other_ids() -> None:
-    """Containers share process numbers, and a child its parent's memory: the process field is drawn again."""
+    """Containers share process numbers, and a child its parent's memory: the process field is drawn
+    again."""
     ids = ChunkIdGenerator(lambda: 100, MACHINE)
     before = ids.next()
     parts = []

@@ -273,8 +273,9 @@ class TestScatter:
         assert layout(pack_classes(1)) != layout(pack_classes(2))
 
     def test_a_chunk_samples_a_wide_span_of_classes(self) -> None:
-        """Design §4: "drop each file into one of K open chunks chosen by a seeded generator, so that a chunk samples a wide span
-        of classes". In directory order a chunk of 65 files holds one or two of the 100 classes."""
+        """Design §4: "drop each file into one of K open chunks chosen by a seeded generator, so
+        that a chunk samples a wide span of classes". In directory order a chunk of 65 files holds
+        one or two of the 100 classes."""
         spans = []
         for paths in layout(pack_classes(1)):
             classes = Counter(int(path[:2]) for path in paths)

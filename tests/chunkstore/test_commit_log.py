@@ -79,7 +79,8 @@ def golden_by_hand() -> bytes:
 
 class TestFormat:
     def test_golden_bytes(self) -> None:
-        """Changed? Then bump FORMAT_VERSION, keep reading version 1, and add golden bytes of the new one."""
+        """Changed? Then bump FORMAT_VERSION, keep reading version 1, and add golden bytes of the
+        new one."""
         golden = (GOLDEN / "commit_v1.commit").read_bytes()
         assert golden == golden_by_hand() == golden_commit().encode()
         assert Commit.decode(golden, 7) == golden_commit()
@@ -357,7 +358,8 @@ def test_an_exact_commit_is_repeated_after_an_answer_that_was_lost() -> None:
 
 
 def test_a_chunk_is_not_committed_twice() -> None:
-    """Somebody adopts what a put is about to commit, or the put was faster: the second would bring old holes to life."""
+    """Somebody adopts what a put is about to commit, or the put was faster: the second would bring
+    old holes to life."""
     log = born(MemoryObjectStore())
     log.append(BIRTH_GENERATION, [ref(1), ref(2)])
     with pytest.raises(AlreadyExists, match="generation 2"):

@@ -1,4 +1,5 @@
-"""No sleeps: the store and `publish` tell by events how far the committing thread is, and a delay is either 0 or an hour."""
+"""No sleeps: the store and `publish` tell by events how far the committing thread is, and a delay
+is either 0 or an hour."""
 
 from __future__ import annotations
 

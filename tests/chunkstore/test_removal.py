@@ -182,7 +182,8 @@ def test_marking_twice_ends_it_once() -> None:
 
 
 def test_a_finisher_that_is_overtaken_spares_the_next_life() -> None:
-    """Another one finishes, and the name is taken again, just before this one would delete the birth."""
+    """Another one finishes, and the name is taken again, just before this one would delete the
+    birth."""
     store = MemoryObjectStore()
     log, _ = full_dataset(store)
     mark_removed(store, log)

@@ -1,4 +1,5 @@
-"""Tags: what their bytes are, what the greatest number means, and that of racing taggers the later number stands."""
+"""Tags: what their bytes are, what the greatest number means, and that of racing taggers the later
+number stands."""
 
 from __future__ import annotations
 

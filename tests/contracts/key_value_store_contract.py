@@ -1,4 +1,5 @@
-"""What every `KeyValueStore` must do. An implementation subscribes with a class that says how to open one.
+"""What every `KeyValueStore` must do. An implementation subscribes with a class that says how to
+open one.
 
 `KeyValueStoreContract` is for all; `SharedKeyValueStoreContract` adds what several processes see.
 """
@@ -247,7 +248,8 @@ class KeyValueStoreContract:
 
     @settings(
         max_examples=25,
-        # The store is one for all examples (each has keys of its own), and every subscriber runs this.
+        # The store is one for all examples (each has keys of its own), and every subscriber runs
+        # this.
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,
             HealthCheck.differing_executors,

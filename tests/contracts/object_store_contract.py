@@ -1,4 +1,5 @@
-"""What every `ObjectStore` must do. An implementation subscribes with a class that says how to open one.
+"""What every `ObjectStore` must do. An implementation subscribes with a class that says how to open
+one.
 
 `ObjectStoreContract` is for all; `SharedObjectStoreContract` adds what several processes see.
 """

@@ -1,6 +1,7 @@
 """The contract of every `MembershipRegistry`. A subscriber opens a node's own, and ends leases.
 
-`RegistryContract` is for all; `LeasedRegistryContract` for those in which nodes learn of each other by their announcements.
+`RegistryContract` is for all; `LeasedRegistryContract` for those in which nodes learn of each other
+by their announcements.
 """
 
 from __future__ import annotations

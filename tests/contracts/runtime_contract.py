@@ -1,7 +1,9 @@
-"""What every `Runtime` must do. An implementation subscribes with a class that says how to make one, and how to run a scene in it.
+"""What every `Runtime` must do. An implementation subscribes with a class that says how to make
+one, and how to run a scene in it.
 
-A scene is what one thread of that runtime does; it starts others through the runtime, and waits for nothing but through it. Times are
-long enough for busy machines: what must not happen within them would happen at once.
+A scene is what one thread of that runtime does; it starts others through the runtime, and waits for
+nothing but through it. Times are long enough for busy machines: what must not happen within them
+would happen at once.
 """
 
 from __future__ import annotations

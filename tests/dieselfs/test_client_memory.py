@@ -257,7 +257,8 @@ def test_memory_may_be_open_without_a_snapshot(packed: Packed) -> None:
 
 
 def replace_by_other_content(packed: Packed, snapshot: Path, path: str) -> None:
-    """Another chunk of the same id and lengths, sound in itself, in which this file has other bytes."""
+    """Another chunk of the same id and lengths, sound in itself, in which this file has other
+    bytes."""
     with Snapshot.open(snapshot) as opened:
         inode = opened.resolve(path.encode())
         assert inode is not None

@@ -21,7 +21,8 @@ def why_there_is_none() -> str:
 def command_on_machine(built: Path, checkout: Path, disk: Path, command: list[str]) -> list[str]:
     """Return the command that runs `command` in `checkout` of a new machine without a network.
 
-    `built` is the folder that is seen at `checkout`, and `disk` an empty folder for what is written.
+    `built` is the folder that is seen at `checkout`, and `disk` an empty folder for what is
+    written.
     """
     paths = [os.fspath(path) for path in (built, checkout, disk)]
     return [*NAMESPACES, "--net", "bash", os.fspath(SCRIPT), *paths, *command]

@@ -1,7 +1,8 @@
-"""What a test of the fault bench says of itself: the fault, the promise, the bound, and the check without which it must fail.
+"""What a test of the fault bench says of itself: the fault, the promise, the bound, and the check
+without which it must fail.
 
-`docs/reliability.md` is generated from these (`python -m tests.faults.report`), and `python -m tests.faults.proof` takes out each
-check in turn and demands that its case fails.
+`docs/reliability.md` is generated from these (`python -m tests.faults.report`), and `python -m
+tests.faults.proof` takes out each check in turn and demands that its case fails.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ class FaultCase:
     promise: str
     """What the user still gets."""
     bound_s: float
-    """The longest that anybody may be kept waiting. For slow machines: what is measured is reported beside it."""
+    """The longest that anybody may be kept waiting. For slow machines: what is measured is reported
+    beside it."""
     check: str | None
-    """`module:name=what`, see `taken_out/sitecustomize.py`. None: the promise rests on no single check, `why` says on what."""
+    """`module:name=what`, see `taken_out/sitecustomize.py`. None: the promise rests on no single
+    check, `why` says on what."""
     why: str = ""
 
 

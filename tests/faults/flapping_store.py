@@ -1,7 +1,8 @@
 """A store that fails on command, in whatever process has opened it: `flapping:///FOLDER`.
 
-FOLDER holds the real store, `store`; the file `mode` with what it does now; and `calls`, to which every process appends a line for
-each read that was tried (`try KEY`) and each that was answered (`got KEY`).
+FOLDER holds the real store, `store`; the file `mode` with what it does now; and `calls`, to which
+every process appends a line for each read that was tried (`try KEY`) and each that was answered
+(`got KEY`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`dlcmd` in a process of its own, forked from the test so that it starts in milliseconds, and killed where the test says."""
+"""`dlcmd` in a process of its own, forked from the test so that it starts in milliseconds, and
+killed where the test says."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def start_dlcmd(
     group_bytes: int | None = None,
     patience_s: float | None = None,
 ) -> Running:
-    """Start `dlcmd arguments` with commits of at most about `group_bytes` and so much patience with a single Redis; it dies, or waits, at `point`."""
+    """Start `dlcmd arguments` with commits of at most about `group_bytes` and so much patience with
+    a single Redis; it dies, or waits, at `point`."""
 
     def work(counts: SharedCounts, pause: Callable[[], None]) -> int:
         _set_trap(Trap(counts, point, pause), counts)

@@ -1,4 +1,5 @@
-"""What a dataset must still be after a fault: everything acknowledged, nothing half, and an index that recovery would build as it is."""
+"""What a dataset must still be after a fault: everything acknowledged, nothing half, and an index
+that recovery would build as it is."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class Places:
 def check_kept(
     dataset: Dataset, acknowledged: Files, under_way: Files, told: int, folder: Path
 ) -> dict[bytes, bytes]:
-    """A put of `under_way` on top of `acknowledged` ended anywhere, after it had told of `told` files; what is visible now."""
+    """A put of `under_way` on top of `acknowledged` ended anywhere, after it had told of `told`
+    files; what is visible now."""
     found = files_of(dataset)
     for path, data in found.items():
         assert data in (acknowledged.get(path), under_way.get(path)), path

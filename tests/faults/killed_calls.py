@@ -1,5 +1,5 @@
-"""A store and an index whose process is killed at a chosen call: before it, in the middle of it, or when it has taken effect; or which waits
-there while the test does something to the world.
+"""A store and an index whose process is killed at a chosen call: before it, in the middle of it, or
+when it has taken effect; or which waits there while the test does something to the world.
 
 Calls are counted in each process by itself, and told to the test through shared memory.
 """
@@ -160,7 +160,8 @@ def _until_death(parts: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 class KilledIndex:
-    """Implements `KeyValueStore`, as weakly as allowed: each phase of a put is a call, and half a phase may be there."""
+    """Implements `KeyValueStore`, as weakly as allowed: each phase of a put is a call, and half a
+    phase may be there."""
 
     def __init__(self, inner: KeyValueStore, trap: Trap) -> None:
         self._inner, self._trap = inner, trap

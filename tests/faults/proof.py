@@ -1,4 +1,5 @@
-"""Takes out the check of each case of the fault bench in turn: `python -m tests.faults.proof [-k NAME]`. Ends with 1 if a case passes all the same.
+"""Takes out the check of each case of the fault bench in turn: `python -m tests.faults.proof [-k
+NAME]`. Ends with 1 if a case passes all the same.
 
 A case that does not notice that its check is gone proves nothing.
 """

@@ -1,6 +1,8 @@
-"""Reads files of a mount and checks every byte: `python reading.py MOUNT BEATS PATH…`, a program of its own that starts in milliseconds.
+"""Reads files of a mount and checks every byte: `python reading.py MOUNT BEATS PATH…`, a program of
+its own that starts in milliseconds.
 
-Prints a byte to BEATS for each file read. Ends with 0, or with a word about the first file that was not what `content` says.
+Prints a byte to BEATS for each file read. Ends with 0, or with a word about the first file that was
+not what `content` says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One put on top of an older dataset, again and again from the same beginning, for tests that disturb it."""
+"""One put on top of an older dataset, again and again from the same beginning, for tests that
+disturb it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def folder_in_memory() -> Iterator[Path]:
 
 
 class RepeatedPut:
-    """Of NEW, on top of OLD. The index is a folder beside the store, or a server, which is filled from the store."""
+    """Of NEW, on top of OLD. The index is a folder beside the store, or a server, which is filled
+    from the store."""
 
     def __init__(
         self,

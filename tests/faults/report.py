@@ -1,4 +1,5 @@
-"""Runs the fault bench and writes its table into docs/reliability.md: `python -m tests.faults.report`."""
+"""Runs the fault bench and writes its table into docs/reliability.md: `python -m
+tests.faults.report`."""
 
 from __future__ import annotations
 

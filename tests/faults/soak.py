@@ -1,8 +1,11 @@
-"""Training goes on while its store comes and goes and other mounts do too: `python -m tests.faults.soak [--minutes 30]`.
+"""Training goes on while its store comes and goes and other mounts do too: `python -m
+tests.faults.soak [--minutes 30]`.
 
-One mount with little memory serves a job whose DataLoader workers are forked for each epoch. Its store is out, hangs, is slow or answers 5xx every
-few seconds. Beside it the same dataset is mounted, read and unmounted again and again. In the end: no byte was wrong, no read failed, and the
-daemon has no more descriptors, threads and memory than after its first third; every read was a hit or a miss.
+One mount with little memory serves a job whose DataLoader workers are forked for each epoch. Its
+store is out, hangs, is slow or answers 5xx every few seconds. Beside it the same dataset is
+mounted, read and unmounted again and again. In the end: no byte was wrong, no read failed, and the
+daemon has no more descriptors, threads and memory than after its first third; every read was a hit
+or a miss.
 """
 
 from __future__ import annotations
@@ -164,7 +167,8 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
         assert last <= 1.1 * first + slack, (
             f"{name}: {first} in the first third, {last} in the last"
         )
-    # One READ of a blob may be many ranges of files, so sums of them say nothing: no READ was refused.
+    # One READ of a blob may be many ranges of files, so sums of them say nothing: no READ was
+    # refused.
     assert found["reads of refused"] == 0, found
     return found
 

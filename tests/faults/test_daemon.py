@@ -1,4 +1,5 @@
-"""A mount's daemon, or the master of clients, killed or stopped under readers; a dataset published anew, or removed, under a mount."""
+"""A mount's daemon, or the master of clients, killed or stopped under readers; a dataset published
+anew, or removed, under a mount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Chunk objects damaged in a store: a mount gives EIO for the files that are hit and for no others, and serves them when the object is back."""
+"""Chunk objects damaged in a store: a mount gives EIO for the files that are hit and for no others,
+and serves them when the object is back."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("damaged")
     place = Place(folder / "place")
     snapshot = place.make(FILES, target_bytes=LARGE_BYTES + 20_000)
-    # Before EROFS the kernel reads ahead into the neighbours in the blob, so that what is damaged later was read before: `test_blob_law`.
+    # Before EROFS the kernel reads ahead into the neighbours in the blob, so that what is damaged
+    # later was read before: `test_blob_law`.
     options = ("--prefill", "0", "--front", "fuse")
     with place.mounted(folder / "mnt", *options) as mount:
         yield Bench(place, snapshot, mount)
@@ -96,7 +98,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def check(
     bench: Bench, chunk: Chunk, measured: Measured, damage: Callable[[Path], None], hit: set[str]
 ) -> None:
-    """Damage the object: exactly the files `hit` fail, the log says why; then put it back: all are read again."""
+    """Damage the object: exactly the files `hit` fail, the log says why; then put it back: all are
+    read again."""
     kept = chunk.file.with_name("kept")
     shutil.copy(chunk.file, kept)
     said = len(bench.mount.log)

@@ -1,4 +1,5 @@
-"""A file system that fills up under a store, node memory or snapshots: a real one of 64 MiB, with real ENOSPC."""
+"""A file system that fills up under a store, node memory or snapshots: a real one of 64 MiB, with
+real ENOSPC."""
 
 from __future__ import annotations
 

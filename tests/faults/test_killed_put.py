@@ -1,6 +1,8 @@
-"""`dlcmd put` is killed at a call of store or index, in its own process or in one of its packing processes.
+"""`dlcmd put` is killed at a call of store or index, in its own process or in one of its packing
+processes.
 
-The suite tries some of the calls; DIESELFS_LONG_FAULTS=1 every one of them, and 200 points drawn at random.
+The suite tries some of the calls; DIESELFS_LONG_FAULTS=1 every one of them, and 200 points drawn at
+random.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def test_a_put_killed_at_a_call(
 
 
 def check(puts: RepeatedPut, point: KillPoint, measured: Measured) -> bool:
-    """Kill one put, look at what it left, and let the same command finish; whether it was killed at all."""
+    """Kill one put, look at what it left, and let the same command finish; whether it was killed at
+    all."""
     try:
         with measured.felt():
             ended = puts.start(point).end()

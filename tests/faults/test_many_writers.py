@@ -1,4 +1,5 @@
-"""Eight processes write one dataset: their own names and shared ones, puts, overwrites and deletions; one of them is killed."""
+"""Eight processes write one dataset: their own names and shared ones, puts, overwrites and
+deletions; one of them is killed."""
 
 from __future__ import annotations
 
@@ -83,8 +84,8 @@ def promised(told: Path) -> dict[bytes, bytes]:
 
 
 def current(dataset: Dataset) -> Mapping[bytes, tuple[int, bytes, int]]:
-    """By the documented rule, from the store alone: of each name the put of the greatest (generation, chunk, position) that no
-    deletion saw, or none."""
+    """By the documented rule, from the store alone: of each name the put of the greatest
+    (generation, chunk, position) that no deletion saw, or none."""
     puts: dict[bytes, tuple[int, bytes, int]] = {}
     seen: dict[bytes, int] = {}
     for commit in dataset.log.since(0):
@@ -165,7 +166,8 @@ def test_eight_writers_of_an_index_that_is_lost(
             os.kill(writers[KILLED].pid, signal.SIGKILL)
             ends = [writer.end() for writer in writers]
         for number, ended in enumerate(ends):
-            # A command that opens the index while nobody answers, or it is being put right, says so and ends.
+            # A command that opens the index while nobody answers, or it is being put right, says so
+            # and ends.
             allowed = (0, ExitCode.TEMPORARY, ExitCode.INTEGRITY) if number in WITH_DLCMD else (0,)
             assert number == KILLED or ended.code in allowed, (number, ended)
         assert any("the index has lost recent records" in ended.errors for ended in ends)

@@ -1,4 +1,5 @@
-"""Nobody gets in, and nothing gets out: secrets, folders, sockets, other users, names that lead elsewhere."""
+"""Nobody gets in, and nothing gets out: secrets, folders, sockets, other users, names that lead
+elsewhere."""
 
 from __future__ import annotations
 
@@ -268,7 +269,8 @@ def test_nothing_listens_to_the_world(
 
 
 def write_hostile_snapshot(folder: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> Path:
-    """A snapshot whose file is called `name`, sealed with right hashes by somebody who leaves out the checks."""
+    """A snapshot whose file is called `name`, sealed with right hashes by somebody who leaves out
+    the checks."""
     tree = Tree({b"x": File(1, 0, 0, 4, 7)})
     [listing] = tree.listings()
     monkeypatch.setattr("metadata.snapshot_builder.check_names", lambda names: None)

@@ -1,4 +1,5 @@
-"""A Redis Cluster of three masters and three replicas, a master of which is killed in the middle of `dlcmd put`."""
+"""A Redis Cluster of three masters and three replicas, a master of which is killed in the middle of
+`dlcmd put`."""
 
 from __future__ import annotations
 

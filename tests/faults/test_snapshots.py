@@ -1,4 +1,5 @@
-"""Snapshot files that are stale, damaged or not what their name says: refused with the reason, and a mount that runs is not harmed."""
+"""Snapshot files that are stale, damaged or not what their name says: refused with the reason, and
+a mount that runs is not harmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A store that does not answer under a mount: reads wait it out, memory is read meanwhile, and everybody goes on when it is back.
+"""A store that does not answer under a mount: reads wait it out, memory is read meanwhile, and
+everybody goes on when it is back.
 
 `DIESELFS_LONG_FAULTS=1` (`make faults`) lets it be out for 60 s, as the promise says, instead of 4.
 """
@@ -32,7 +33,8 @@ from tests.mount.mounting import is_alive
 OUT_S = 60.0 if os.environ.get("DIESELFS_LONG_FAULTS") else 4.0
 READERS = 8
 RESUME_S = 20.0
-"""After the store is back: the longest pause is 5 s, and a request that hung is abandoned after 20 s."""
+"""After the store is back: the longest pause is 5 s, and a request that hung is abandoned after 20
+s."""
 FILES = [f"d{number // 8:02}/f{number:03}" for number in range(8 * 64)]
 PAUSE_S = 1.0
 """For which a fault lasts that need not be long."""
@@ -70,7 +72,8 @@ def snapshot(place: Place) -> Iterator[Snapshot]:
 @pytest.fixture(scope="module")
 def shared(place: Place, snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:  # fmt: skip
     mountpoint = tmp_path_factory.mktemp("mount") / "mnt"
-    # Before EROFS the kernel reads ahead into the neighbours in the blob: which reads wait is not known then.
+    # Before EROFS the kernel reads ahead into the neighbours in the blob: which reads wait is not
+    # known then.
     with place.mounted(mountpoint, "--prefill", "0", "--front", "fuse") as mount:
         yield Bench(place, snapshot, mount)
 

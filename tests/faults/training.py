@@ -1,4 +1,5 @@
-"""A training job for the soak: `python training.py MOUNT STOP BEATS`. DataLoader workers are forked for each epoch, and each byte is checked."""
+"""A training job for the soak: `python training.py MOUNT STOP BEATS`. DataLoader workers are forked
+for each epoch, and each byte is checked."""
 
 from __future__ import annotations
 

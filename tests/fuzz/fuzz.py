@@ -1,7 +1,8 @@
-"""Feeds damaged bytes to every decoder: `python -m tests.fuzz.fuzz [--minutes 10] [--seed N] [TARGET ...]`.
+"""Feeds damaged bytes to every decoder: `python -m tests.fuzz.fuzz [--minutes 10] [--seed N]
+[TARGET ...]`.
 
-Each round of a target runs in a process of its own, so that a crash of the interpreter is a finding like any other. What fails is kept
-as a file, with the command that runs it again.
+Each round of a target runs in a process of its own, so that a crash of the interpreter is a finding
+like any other. What fails is kept as a file, with the command that runs it again.
 """
 
 from __future__ import annotations

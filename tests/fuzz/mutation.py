@@ -1,4 +1,5 @@
-"""Damages bytes at random: a seeded source of inputs that are nearly right, which is where decoders go wrong."""
+"""Damages bytes at random: a seeded source of inputs that are nearly right, which is where decoders
+go wrong."""
 
 from __future__ import annotations
 

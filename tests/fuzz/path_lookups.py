@@ -1,7 +1,8 @@
 """Bytes as the sections of the C extension's look-up of paths, and questions to it.
 
-Each section ends where its memory ends. So a sanitizer notices a read behind it (`make sanitize`), where the map of a snapshot would have the next
-section. What is found is checked against the sections in Python.
+Each section ends where its memory ends. So a sanitizer notices a read behind it (`make sanitize`),
+where the map of a snapshot would have the next section. What is found is checked against the
+sections in Python.
 """
 
 from __future__ import annotations

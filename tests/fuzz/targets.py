@@ -1,7 +1,10 @@
-"""What is fuzzed: each decoder of bytes that somebody else may have written, with sound inputs to begin with.
+"""What is fuzzed: each decoder of bytes that somebody else may have written, with sound inputs to
+begin with.
 
-A target's `run` gives the bytes to the decoder and uses all that it makes of them. It must come back, or raise one of `refusals`; anything else is
-a fault, and so is memory out of proportion. `reseal` makes the checksums of a damaged input right again, as an enemy would: without it no change gets past the first check.
+A target's `run` gives the bytes to the decoder and uses all that it makes of them. It must come
+back, or raise one of `refusals`; anything else is a fault, and so is memory out of proportion.
+`reseal` makes the checksums of a damaged input right again, as an enemy would: without it no change
+gets past the first check.
 """
 
 from __future__ import annotations
@@ -257,7 +260,8 @@ def state_records() -> Target:
 
 
 def snapshots() -> Target:
-    """What passes the verification may be shown to a kernel: names, listings and places must all hold."""
+    """What passes the verification may be shown to a kernel: names, listings and places must all
+    hold."""
     folder = tempfile.TemporaryDirectory(prefix="dieselfs-fuzz-")
     path = Path(folder.name, "it.snapshot")
 
@@ -402,7 +406,8 @@ def peer_frames() -> Target:
                     strict=True,
                 ):
                     assert start + length <= request.chunks[place].payload_bytes
-        # Numbers and texts may have come in a longer form than ours; said again they are as short as they get.
+        # Numbers and texts may have come in a longer form than ours; said again they are as short
+        # as they get.
         assert len(again) <= len(data)
 
     return Target("peer-frame", seeds, use, (frame_header.BadFrame,), _reseal_frame)
@@ -418,7 +423,8 @@ def _reseal_frame(data: bytes) -> bytes:
 
 
 def peer_handshakes() -> Target:
-    """Somebody who knows all but the secret: what it makes is refused, or it is what the other side has made."""
+    """Somebody who knows all but the secret: what it makes is refused, or it is what the other side
+    has made."""
     true = golden_frames.session(golden_frames.client(), golden_frames.server())
     refusing = golden_frames.server(task="another")
     try:

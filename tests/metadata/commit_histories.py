@@ -1,4 +1,5 @@
-"""Small histories of commits, and what they must make of an index: a reference in plain Python that knows only the commits."""
+"""Small histories of commits, and what they must make of an index: a reference in plain Python that
+knows only the commits."""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def delete(path: bytes, seen: int, directory: bool = False) -> Entry:
 def history(
     commits: Sequence[Sequence[Sequence[Entry]]], retired: dict[int, list[int]] | None = None
 ) -> History:
-    """From the entries of each commit's chunks; the dataset's birth comes before them. `retired`: generation -> chunk numbers."""
+    """From the entries of each commit's chunks; the dataset's birth comes before them. `retired`:
+    generation -> chunk numbers."""
     made = [Commit(1, DATASET.id, 1000)]
     heads: list[list[bytes]] = [[]]
     number = 0
@@ -177,7 +179,8 @@ def stored(tale: History, without: frozenset[int] = frozenset()) -> MemoryObject
 def random_purged_history(
     draw: random.Random, max_commits: int = 8, *, sane: bool = False
 ) -> History:
-    """As `random_history`, with commits in between that retire chunks by the rules of docs/metadata-layout.md, "Retiring"."""
+    """As `random_history`, with commits in between that retire chunks by the rules of
+    docs/metadata-layout.md, "Retiring"."""
     commits: list[list[list[Entry]]] = []
     retired: dict[int, list[int]] = {}
     gone: set[int] = set()
@@ -205,9 +208,11 @@ def _purged(
     leaving: set[int],
     gone: set[int],
 ) -> list[list[Entry]]:
-    """What the commit that retires `leaving` adds. `chunks[n - 1]` is the content of chunk n, of all there ever were.
+    """What the commit that retires `leaving` adds. `chunks[n - 1]` is the content of chunk n, of
+    all there ever were.
 
-    Half of the time it spares the directories that no retired chunk has a part in, as `dieselfs.housekeeping.purge` does."""
+    Half of the time it spares the directories that no retired chunk has a part in, as
+    `dieselfs.housekeeping.purge` does."""
     carried: dict[tuple[bytes, bool], Entry] = {}
     concerned: set[bytes] = set()
     generations = {reference.chunks[number].generation for number in leaving}
@@ -270,7 +275,8 @@ def _hides_something(tombstone: Entry, there: Sequence[Entry], stays: Sequence[E
 
 
 def random_history(draw: random.Random, max_commits: int = 6, *, sane: bool = False) -> History:
-    """Puts, overwrites and deletions of files and directories, the same path several times in a commit, stale sights.
+    """Puts, overwrites and deletions of files and directories, the same path several times in a
+    commit, stale sights.
 
     A `sane` one deletes only what was put."""
     commits: list[list[list[Entry]]] = []

@@ -1,8 +1,8 @@
 """A reader of kernel images that is independent of the writer.
 
-It walks the tree as the kernel does and checks each rule of docs/kernel-image.md. Any byte string either yields entries or raises
-`KernelImageRefused`: every offset is bounds-checked and every inode is visited once, so damage
-causes neither a crash nor a loop.
+It walks the tree as the kernel does and checks each rule of docs/kernel-image.md. Any byte string
+either yields entries or raises `KernelImageRefused`: every offset is bounds-checked and every inode
+is visited once, so damage causes neither a crash nor a loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Small datasets as dictionaries, and the snapshots made of them: the dictionary is the model that a snapshot must equal."""
+"""Small datasets as dictionaries, and the snapshots made of them: the dictionary is the model that
+a snapshot must equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A key-value store taken apart: one field of one map at a time, with a chance in between for others, or for the end."""
+"""A key-value store taken apart: one field of one map at a time, with a chance in between for
+others, or for the end."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ class Stopped(BaseException):
 
 
 class Piecewise:
-    """Implements `KeyValueStore` as weakly as the contract allows: a put is not one point in time, and its fields come in any order
-    within a phase. `step` is called before everything that changes or reads anything."""
+    """Implements `KeyValueStore` as weakly as the contract allows: a put is not one point in time,
+    and its fields come in any order within a phase. `step` is called before everything that changes
+    or reads anything."""
 
     def __init__(self, inner: KeyValueStore, step: Step, draw: random.Random | None = None) -> None:
         self._inner = inner

@@ -193,7 +193,8 @@ def test_datasets_in_one_index_do_not_meet() -> None:
 
 
 def test_the_cost_grows_with_the_number_of_directories_and_not_with_its_square() -> None:
-    """60,000 classes in one directory, each put with its attributes: seconds, where a search a name took minutes."""
+    """60,000 classes in one directory, each put with its attributes: seconds, where a search a name
+    took minutes."""
     count = 60_000
     chunk = [e for n in range(count // 2) for e in (make_directory(b"%d" % n), put(b"%d/x" % n))]
     tale: History = history([[chunk]])

@@ -1,4 +1,5 @@
-"""Files lie in the blobs in inode order at block boundaries, and every look-up finds what a walk over all files finds."""
+"""Files lie in the blobs in inode order at block boundaries, and every look-up finds what a walk
+over all files finds."""
 
 from pathlib import Path
 

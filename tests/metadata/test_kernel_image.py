@@ -1,4 +1,5 @@
-"""A kernel image holds what its snapshot holds, as our reader, fsck.erofs and the kernel itself see it."""
+"""A kernel image holds what its snapshot holds, as our reader, fsck.erofs and the kernel itself see
+it."""
 
 import errno
 import io
@@ -80,7 +81,8 @@ def check_image(
     owner: ImageOwner = OWNER,
     control_name: bytes = CONTROL_NAME,
 ) -> None:
-    """The image says of every path what the tree does, and lists directories by the bytes of their names."""
+    """The image says of every path what the tree does, and lists directories by the bytes of their
+    names."""
     found = entries_of(image)
     expected = expected_paths(tree, control_name)
     assert set(found) == expected
@@ -123,7 +125,8 @@ def test_equals_the_tree_it_was_made_of(tree: Tree, data: st.DataObject) -> None
 
 
 def wide_tree(name_bytes: int = 20, files: int = 2000) -> Tree:
-    """A directory of many blocks that holds files and directories mixed, with odd names at both ends."""
+    """A directory of many blocks that holds files and directories mixed, with odd names at both
+    ends."""
     chosen = random.Random(1)
     paths = {b"wide/%0*d" % (name_bytes, number) for number in range(files)}
     paths |= {b"wide/" + chosen.randbytes(30).translate(None, b"/\0") for _ in range(200)}
@@ -141,7 +144,8 @@ def test_directories_of_many_blocks(name_bytes: int) -> None:
 
 
 def test_directories_that_just_fill_a_block() -> None:
-    """Around the sizes at which a directory no longer fits behind its inode, and no longer fits one block."""
+    """Around the sizes at which a directory no longer fits behind its inode, and no longer fits one
+    block."""
     for rest in (4096 - 64, 4096):
         for size in range(rest - 3, rest + 4):
             # `.` and `..` take 27 bytes, an entry of 100 bytes 112, the last one 13 or more.
@@ -453,7 +457,8 @@ def test_fsck_of_small_images(tmp_path: Path) -> None:
 
 
 def require_kernel() -> None:
-    """Skip where the kernel cannot mount an image from a file; where it can, a failure to mount fails the test."""
+    """Skip where the kernel cannot mount an image from a file; where it can, a failure to mount
+    fails the test."""
     version = tuple(int(part) for part in platform.release().split(".")[:2] if part.isdigit())
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
@@ -482,7 +487,8 @@ def mounted(image: Path, blobs: list[Path], where: Path) -> Iterator[bytes]:
 
 
 def check_mounted_directory(root: bytes, directory: bytes, hidden: bytes) -> None:
-    """`scandir` sees what the tree holds, by the bytes of the names, and takes the types from the entries."""
+    """`scandir` sees what the tree holds, by the bytes of the names, and takes the types from the
+    entries."""
     directories, files = REAL.children(directory)
     files = [name for name in files if directory or name != hidden]
     names = sorted([*directories, *files])

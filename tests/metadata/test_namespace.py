@@ -188,7 +188,8 @@ def expected_of(tale: History) -> dict[bytes, dict[bytes, bytes]]:
 def test_an_index_far_behind_ends_as_one_that_followed(
     applied: int, lost: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Chunks that were retired meanwhile may be gone: the tree must not come back, nor its deletions stay."""
+    """Chunks that were retired meanwhile may be gone: the tree must not come back, nor its
+    deletions stay."""
     index = MemoryStore()
     PURGED.until(applied).apply_to(index)
     log, reader = CommitLog(store := stored(PURGED), DATASET), ChunkReader(store, DATASET)

@@ -1,4 +1,5 @@
-"""A process that applies commits ends between any two steps; whoever comes next makes the index that an undisturbed one makes."""
+"""A process that applies commits ends between any two steps; whoever comes next makes the index
+that an undisturbed one makes."""
 
 from __future__ import annotations
 
@@ -154,7 +155,8 @@ def assert_written(fd: int) -> None:
 
 
 def test_a_retired_chunk_does_not_come_back_with_a_slow_process() -> None:
-    """It read the chunk's record while the chunk lived, and puts holes into it after another process has retired it."""
+    """It read the chunk's record while the chunk lived, and puts holes into it after another
+    process has retired it."""
     tale = history([[[put(b"a"), put(b"b")]], [[put(b"a", 20)]], [[put(b"c")]]], retired={4: [1]})
     expected = expected_of(tale)
     index = MemoryStore()

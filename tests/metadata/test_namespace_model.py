@@ -1,4 +1,5 @@
-"""Thousands of short histories against the reference: what an index says is a pure function of the commits."""
+"""Thousands of short histories against the reference: what an index says is a pure function of the
+commits."""
 
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ def test_after_every_single_commit() -> None:
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_appliers_that_race_end_with_the_same_index(processes: int) -> None:
-    """Every port call, and every single field of a put, is a point where another one may come in between."""
+    """Every port call, and every single field of a put, is a point where another one may come in
+    between."""
     for seed in range(120):
         draw = random.Random(seed)
         history = random_history(draw, max_commits=3)

@@ -1,4 +1,5 @@
-"""The look-up in C finds what the one in Python finds, whatever is asked, and never more than that in a damaged snapshot."""
+"""The look-up in C finds what the one in Python finds, whatever is asked, and never more than that
+in a damaged snapshot."""
 
 import gc
 import mmap

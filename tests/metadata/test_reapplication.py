@@ -1,4 +1,5 @@
-"""An index loses any of its recent records, each by itself, or has damaged ones: commits put again make it what it was."""
+"""An index loses any of its recent records, each by itself, or has damaged ones: commits put again
+make it what it was."""
 
 from __future__ import annotations
 
@@ -182,14 +183,16 @@ def test_a_dataset_that_is_gone_and_one_that_never_rests() -> None:
     early = TALE.until(3)
     index = MemoryStore()
     TALE.apply_to(index)
-    # Somebody has applied a commit that the store does not show yet: an index can't be counted between two generations.
+    # Somebody has applied a commit that the store does not show yet: an index can't be counted
+    # between two generations.
     with pytest.raises(IndexBehind, match="ahead of the store"):
         Namespace(index, DATASET).reapply(*parts(stored(early)), 2)
 
 
 @pytest.mark.parametrize("scans", range(1, 9))
 def test_what_a_writer_applies_meanwhile_is_never_taken_away(scans: int) -> None:
-    """The log has been read when a writer commits and applies one more. Whoever puts again is killed at any step."""
+    """The log has been read when a writer commits and applies one more. Whoever puts again is
+    killed at any step."""
     known = states(TALE)
     calls, done = 0, False
     while not done:

@@ -1,4 +1,5 @@
-"""Random histories in which chunks are purged: the index is a function of the commits and of the chunks that are not retired."""
+"""Random histories in which chunks are purged: the index is a function of the commits and of the
+chunks that are not retired."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ RULES: dict[str, tuple[list[list[list[Entry]]], list[int], list[Entry]]] = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_what_a_retired_chunk_said_must_be_said_again(rule: str) -> None:
-    """Each rule of "Retiring" by the case that it is for: with it a replay is right, without it not."""
+    """Each rule of "Retiring" by the case that it is for: with it a replay is right, without it
+    not."""
     before, leaving, said = RULES[rule]
     for entries, right in (said, True), ([], False):
         tale = history([*before, [entries] if entries else []], {2 + len(before): leaving})
@@ -157,7 +159,8 @@ def test_appliers_that_race_end_with_the_same_index(processes: int) -> None:
 @pytest.mark.parametrize("comes_back", [False, True])
 @pytest.mark.parametrize("number", range(1, 5))
 def test_a_process_that_slept_through_everything(number: int, comes_back: bool) -> None:
-    """It applies one commit, and at any one step of it others apply all that follow, so that what it puts is long forgotten."""
+    """It applies one commit, and at any one step of it others apply all that follow, so that what
+    it puts is long forgotten."""
     later = [[[put(b"a/x", 9)]]] if comes_back else []
     tale = history([*DROPS.entries[1:], *later], {4: [1], 5: [2]})
     expected = MemoryStore()

@@ -1,4 +1,5 @@
-"""A snapshot that is not sound is refused with the reason; if damage comes later, the reader gets an error, not a crash."""
+"""A snapshot that is not sound is refused with the reason; if damage comes later, the reader gets
+an error, not a crash."""
 
 import random
 from collections.abc import Callable
@@ -62,7 +63,8 @@ def test_any_flipped_bit_is_found_when_verified(tmp_path: Path, sound: bytes) ->
 
 
 def exercise(snapshot: Snapshot) -> None:
-    """Ask everything. A damaged number may be told, but names found are names asked for, and errors are of these kinds."""
+    """Ask everything. A damaged number may be told, but names found are names asked for, and errors
+    are of these kinds."""
     errors = (SnapshotRefused, IndexError)
     known = [*PETS.files, *PETS.directories]
 

@@ -1,7 +1,8 @@
-"""Random histories of one dataset: several writers, crashes at any call of store or index, losses, recoveries, purges, snapshots.
+"""Random histories of one dataset: several writers, crashes at any call of store or index, losses,
+recoveries, purges, snapshots.
 
-Each is a function of its seed. After every few steps what an observer sees must be what the model says, byte for byte, and the index what
-recovery would build.
+Each is a function of its seed. After every few steps what an observer sees must be what the model
+says, byte for byte, and the index what recovery would build.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ STEPS = 14
 
 
 class Process:
-    """Ends, once it has made so many calls, for good: every later call of its threads ends them too."""
+    """Ends, once it has made so many calls, for good: every later call of its threads ends them
+    too."""
 
     def __init__(self, calls: int | None) -> None:
         self._left = calls

@@ -1,4 +1,5 @@
-"""What an ordinary user does with mounts: `python -m tests.mount.as_ordinary_user SNAPSHOT STORE FOLDER`.
+"""What an ordinary user does with mounts: `python -m tests.mount.as_ordinary_user SNAPSHOT STORE
+FOLDER`.
 
 Run by test_ordinary_user, without privileges; FOLDER belongs to the user. Prints what was passed.
 """

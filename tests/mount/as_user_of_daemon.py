@@ -1,4 +1,5 @@
-"""A mount's daemon and the mount service: `python -m tests.mount.as_user_of_daemon SNAPSHOT STORE FOLDER`.
+"""A mount's daemon and the mount service: `python -m tests.mount.as_user_of_daemon SNAPSHOT STORE
+FOLDER`.
 
 Run by test_mount_service as an ordinary user, with the service's socket in the environment.
 """

@@ -1,4 +1,5 @@
-"""Datasets packed and mounted once for all tests that only read; every test runs over the fronts that its module names."""
+"""Datasets packed and mounted once for all tests that only read; every test runs over the fronts
+that its module names."""
 
 import os
 from collections.abc import Iterator

@@ -1,9 +1,12 @@
 """A mount's daemon for tests: `python -m tests.mount.daemon SNAPSHOT STORE MOUNTPOINT [options]`.
 
-It is a supervisor and its servers, as `dlcmd mount --foreground` is. The servers' source fails as the file given by --faults says at the time of each
-read: empty for no fault, else corrupt, unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck.
-On SIGUSR1 the snapshot is taken whose path is in the file given by --next, if there is one. On SIGUSR2 the same program starts again.
-The file given by --startup says what becomes of a server that starts: `fails`, `killed`, `killed-once` or `stopped`, or `supervisor-stopped`; empty for nothing.
+It is a supervisor and its servers, as `dlcmd mount --foreground` is. The servers' source fails as
+the file given by --faults says at the time of each read: empty for no fault, else corrupt,
+unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck.
+On SIGUSR1 the snapshot is taken whose path is in the file given by --next, if there is one. On
+SIGUSR2 the same program starts again. The file given by --startup says what becomes of a server
+that starts: `fails`, `killed`, `killed-once` or `stopped`, or `supervisor-stopped`; empty for
+nothing.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Two versions of a dataset whose bytes follow from path and version, so that any read can be checked without a copy."""
+"""Two versions of a dataset whose bytes follow from path and version, so that any read can be
+checked without a copy."""
 
 import random
 from collections.abc import Iterable
@@ -20,7 +21,8 @@ def content(path: str, version: int) -> bytes:
 
 @cache
 def _place(path: str, version: int) -> tuple[int, int]:
-    """Where in the noise, and how much. Most files are small, some are empty, a few are above what is stored ahead."""
+    """Where in the noise, and how much. Most files are small, some are empty, a few are above what
+    is stored ahead."""
     dice = random.Random(f"{path} {version}")
     kind = dice.random()
     if kind < 0.02:

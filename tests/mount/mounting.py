@@ -1,7 +1,8 @@
 """Mounts for tests: started as a user's are, and surely gone afterwards.
 
-The environment variable `KIND` names their front, and `start` fails if they get another one: `erofs`, the default for root,
-`erofs-loop` or `fuse`. The fixture `kind` runs tests over several of them.
+The environment variable `KIND` names their front, and `start` fails if they get another one:
+`erofs`, the default for root, `erofs-loop` or `fuse`. The fixture `kind` runs tests over several of
+them.
 """
 
 import json
@@ -32,7 +33,8 @@ needs_fuse = pytest.mark.skipif(
 
 
 def walked(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """`os.walk`, without the control directory, which EROFS lists as something that is no directory."""
+    """`os.walk`, without the control directory, which EROFS lists as something that is no
+    directory."""
     for at, directories, files in os.walk(top):
         yield Path(at), directories, [name for name in files if name != ".dieselfs"]
 
@@ -55,7 +57,8 @@ def is_alive(pid: int) -> bool:
 
 
 def stop(pid: int) -> None:
-    """Stop a process, and wait until all its threads have stopped: until then one may take a request, and its reader could not be killed."""
+    """Stop a process, and wait until all its threads have stopped: until then one may take a
+    request, and its reader could not be killed."""
     os.kill(pid, signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
 
@@ -67,7 +70,8 @@ def stop(pid: int) -> None:
 
 
 def listed(mountpoint: Path) -> MountInfo:
-    """Return the entry of a mount in the list of mounts. On a busy machine its answer may come too late for a list."""
+    """Return the entry of a mount in the list of mounts. On a busy machine its answer may come too
+    late for a list."""
 
     def entry() -> MountInfo | None:
         [found] = [info for info in mounts() if info.mountpoint == mountpoint]
@@ -102,7 +106,8 @@ class Mount:
         return pid
 
     def servers(self) -> list[int]:
-        """The processes that serve or have served and are not gone yet; also those whose supervisor was killed."""
+        """The processes that serve or have served and are not gone yet; also those whose supervisor
+        was killed."""
         mark = os.fsencode(self.faults)
         found = []
         for process in Path("/proc").glob("[0-9]*"):

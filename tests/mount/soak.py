@@ -1,8 +1,10 @@
-"""Minutes of what the mount's short torture test does in seconds: `python -m tests.mount.soak [--minutes 5] [--front erofs]`.
+"""Minutes of what the mount's short torture test does in seconds: `python -m tests.mount.soak
+[--minutes 5] [--front erofs]`.
 
-Eight processes read in every way and check every byte while chunks are filled ahead and evicted, the mount takes another snapshot, its server is
-killed and upgraded, and the kernel forgets names, inodes and pages; for half of the time reads of the store fail now and then
-as well. Prints what was done. Root can add `--drop-caches`, which the whole machine will feel.
+Eight processes read in every way and check every byte while chunks are filled ahead and evicted,
+the mount takes another snapshot, its server is killed and upgraded, and the kernel forgets names,
+inodes and pages; for half of the time reads of the store fail now and then as well. Prints what was
+done. Root can add `--drop-caches`, which the whole machine will feel.
 """
 
 import argparse
@@ -26,7 +28,8 @@ CACHE_BYTES = 4 << 20
 """Less than a tenth of a version: something is evicted all the time."""
 LEAST_READS = 300
 FREE_IN_GROUP_BYTES = [mib << 20 for mib in (32, 28, 24, 20, 16)]
-"""For page cache, and for what the daemon fetches at a time: less and less until the group is full. Much less, and the daemon is killed."""
+"""For page cache, and for what the daemon fetches at a time: less and less until the group is full.
+Much less, and the daemon is killed."""
 
 
 def pack_made_up(files: int, folder: Path) -> Versions:
@@ -46,9 +49,11 @@ def soak(
     phases: Sequence[bool] = (False, True),
     count: int = 8,
 ) -> dict[str, Any]:
-    """Torture a mount of its own. What was done and counted; `AssertionError` for anything that went wrong.
+    """Torture a mount of its own. What was done and counted; `AssertionError` for anything that
+    went wrong.
 
-    In each phase reads of the store may fail, or not; then files are mapped too. In a memory group no server is started: it has no room for two.
+    In each phase reads of the store may fail, or not; then files are mapped too. In a memory group
+    no server is started: it has no room for two.
     """
     done: Counter[str] = Counter()
     with mounted(versions.before, folder, "--cache-bytes", str(CACHE_BYTES)) as mount:

@@ -1,7 +1,9 @@
-"""The blob's law: a request is answered with all its bytes or with an error. EROFS would take what is missing for zeros.
+"""The blob's law: a request is answered with all its bytes or with an error. EROFS would take what
+is missing for zeros.
 
-So a chunk that is damaged or gone costs exactly the files whose bytes lie in it, their neighbours in the blob are read although the
-kernel's readahead crosses into them, and all of it heals without a mount.
+So a chunk that is damaged or gone costs exactly the files whose bytes lie in it, their neighbours
+in the blob are read although the kernel's readahead crosses into them, and all of it heals without
+a mount.
 """
 
 import errno
@@ -30,7 +32,8 @@ pytestmark = pytest.mark.parametrize("kind", ["erofs", "erofs-loop", "fuse"], in
 
 
 def content(number: int) -> bytes:
-    """Without a zero, so that none can be taken for the file's own; of sizes that leave padding, or none."""
+    """Without a zero, so that none can be taken for the file's own; of sizes that leave padding, or
+    none."""
     size = 4096 if number % 5 == 0 else 1 + number * 733 % 9000
     return random_bytes(size, seed=number).replace(b"\0", b"\1")
 
@@ -102,7 +105,8 @@ def outcome(path: Path, read: Callable[[Path], bytes] = whole) -> bytes | int | 
 
 
 def damage_middle_chunk(dataset: Dataset, mount: Mount, how: str) -> tuple[set[str], Path, bytes]:
-    """The files of one chunk that nobody has read, which is damaged or removed; its file and what it held."""
+    """The files of one chunk that nobody has read, which is damaged or removed; its file and what
+    it held."""
     order = list(dict.fromkeys(dataset.chunk_of.values()))
     chunk = order[len(order) // 2]
     file = dataset.chunk_file(chunk)

@@ -1,4 +1,5 @@
-"""The control directory: what is mounted, how it fares, and shuffled lists, exact also while polled."""
+"""The control directory: what is mounted, how it fares, and shuffled lists, exact also while
+polled."""
 
 import errno
 import json

@@ -1,4 +1,5 @@
-"""The control directory as a mount of its own: over a descriptor that is mounted already, or a new one."""
+"""The control directory as a mount of its own: over a descriptor that is mounted already, or a new
+one."""
 
 import errno
 import json

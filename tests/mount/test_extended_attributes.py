@@ -1,4 +1,5 @@
-"""getxattr, listxattr: before EROFS there are none; with FUSE, where a file lies and what its content hashes to."""
+"""getxattr, listxattr: before EROFS there are none; with FUSE, where a file lies and what its
+content hashes to."""
 
 import errno
 import os

@@ -51,7 +51,8 @@ def test_each_failure_is_logged_once(kind: str, small_mount: Mount) -> None:
             os.pread(fd, 4096, 0)
     finally:
         os.close(fd)
-    # EROFS and the blob below it have a readahead each, after whose failure they try the page itself.
+    # EROFS and the blob below it have a readahead each, after whose failure they try the page
+    # itself.
     most = 1 if kind == "fuse" else 4
     assert 1 <= small_mount.log.count("because the test says so") <= most
 

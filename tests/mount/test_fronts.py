@@ -1,4 +1,5 @@
-"""Which front a mount gets where something is missing or refused, and what it says of it; two mounts; what strangers see."""
+"""Which front a mount gets where something is missing or refused, and what it says of it; two
+mounts; what strangers see."""
 
 import os
 import shutil

@@ -1,4 +1,5 @@
-"""fusermount3 mounts for an ordinary user and hands the descriptor over; its complaints reach the user."""
+"""fusermount3 mounts for an ordinary user and hands the descriptor over; its complaints reach the
+user."""
 
 import os
 import shutil

@@ -1,4 +1,5 @@
-"""opendir, readdir, releasedir: complete, in a stable order, with attributes, for concurrent readers."""
+"""opendir, readdir, releasedir: complete, in a stable order, with attributes, for concurrent
+readers."""
 
 import os
 import subprocess
@@ -56,7 +57,8 @@ def test_a_listing_tells_files_from_directories(sample_mount: Mount) -> None:
 def test_who_walks_or_scans_passes_the_control_directory_by(
     kind: str, sample: PackedDataset, sample_mount: Mount
 ) -> None:
-    """With FUSE it is not listed; before EROFS it is listed as what is neither a file nor a directory."""
+    """With FUSE it is not listed; before EROFS it is listed as what is neither a file nor a
+    directory."""
     root, control = sample_mount.path, sample_mount.path / ".dieselfs"
     with os.scandir(root) as entries:
         listed = {entry.name: (entry.is_dir(), entry.is_file()) for entry in entries}

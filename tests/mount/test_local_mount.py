@@ -1,4 +1,5 @@
-"""A mount over a blob on the SSD: the kernel alone serves it, without a daemon and without the store."""
+"""A mount over a blob on the SSD: the kernel alone serves it, without a daemon and without the
+store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """An ordinary user mounts through fusermount3, needs no privilege, and is told what he may not do.
 
-Run by root, the scenarios of `as_ordinary_user` run as nobody in a mount namespace of their own. There
-/dev/fuse is open to all, as udev makes it, and Python can be reached, also where it lies in root's home.
+Run by root, the scenarios of `as_ordinary_user` run as nobody in a mount namespace of their own.
+There /dev/fuse is open to all, as udev makes it, and Python can be reached, also where it lies in
+root's home.
 """
 
 import os

@@ -1,5 +1,6 @@
-"""Mounts that know what will be read: chunks are fetched and files stored before their reader comes, within a budget of a few percent of
-the dataset; and whatever else happens meanwhile, every byte is right.
+"""Mounts that know what will be read: chunks are fetched and files stored before their reader
+comes, within a budget of a few percent of the dataset; and whatever else happens meanwhile, every
+byte is right.
 """
 
 import os
@@ -42,7 +43,8 @@ GROUP = 4
 LARGEST_FILE = 5000
 NOISE = random.Random(0).randbytes(1 << 20)
 STEP_FILES, STEP_S = 64, 0.02
-"""A reader that does something with what it reads, more slowly than a store on this machine sends it, however busy that is."""
+"""A reader that does something with what it reads, more slowly than a store on this machine sends
+it, however busy that is."""
 HELPERS_END_S = 5.0
 
 pytestmark = both_fronts
@@ -126,7 +128,8 @@ def read_by_steps(
 
 
 class Loader:
-    """What a rank reads with: processes that read batches in turn, some of them ahead of the one that is asked for."""
+    """What a rank reads with: processes that read batches in turn, some of them ahead of the one
+    that is asked for."""
 
     def __init__(self, mount: Mount, order: Sequence[str], workers: int) -> None:
         self._batches = [order[at : at + BATCH_FILES] for at in range(0, len(order), BATCH_FILES)]

@@ -1,4 +1,5 @@
-"""A mount that takes a newer snapshot: paths lead to the new one, what is held stays what it was, and nothing is ever a mix."""
+"""A mount that takes a newer snapshot: paths lead to the new one, what is held stays what it was,
+and nothing is ever a mix."""
 
 import mmap
 import os

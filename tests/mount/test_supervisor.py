@@ -1,4 +1,5 @@
-"""A mount outlives the processes that serve it: killed, upgraded or unable to start, under readers that check every byte."""
+"""A mount outlives the processes that serve it: killed, upgraded or unable to start, under readers
+that check every byte."""
 
 import errno
 import os
@@ -63,7 +64,8 @@ def mount(dataset: PackedDataset, tmp_path: Path) -> Iterator[Mount]:
 
 
 class Readers:
-    """Threads that read all files again and again, past the page cache, and check every byte. `wrong` is what they complain of."""
+    """Threads that read all files again and again, past the page cache, and check every byte.
+    `wrong` is what they complain of."""
 
     def __init__(self, mount: Path, count: int = 4) -> None:
         self.wrong: list[str] = []

@@ -1,4 +1,5 @@
-"""Seconds of torture: readers of every kind under refreshes, kills, upgrades, evictions and failures see no wrong byte, and nothing hangs.
+"""Seconds of torture: readers of every kind under refreshes, kills, upgrades, evictions and
+failures see no wrong byte, and nothing hangs.
 
 The long version is `make soak`.
 """

@@ -1,6 +1,8 @@
-"""A packed dataset served in this process through /dev/fuse: names, attributes and bytes equal those of the source.
+"""A packed dataset served in this process through /dev/fuse: names, attributes and bytes equal
+those of the source.
 
-The server's threads and the test share the interpreter's lock, so nothing here maps a file of the mount.
+The server's threads and the test share the interpreter's lock, so nothing here maps a file of the
+mount.
 """
 
 import errno

@@ -1,5 +1,6 @@
-"""Processes that read a mount of `made_up` files in every way there is and check each byte, what makes it hard for them, and a
-watchdog that ends what hangs: a page that stays locked would block `drop_caches` on the whole machine."""
+"""Processes that read a mount of `made_up` files in every way there is and check each byte, what
+makes it hard for them, and a watchdog that ends what hangs: a page that stays locked would block
+`drop_caches` on the whole machine."""
 
 import ctypes
 import errno
@@ -269,7 +270,8 @@ class Readers:
 
 
 class Watchdog:
-    """Ends the connection of a mount, by killing its servers, and kills its readers, when one of them has stopped reading or the time is over."""
+    """Ends the connection of a mount, by killing its servers, and kills its readers, when one of
+    them has stopped reading or the time is over."""
 
     def __init__(self, mount: Mount, readers: Readers, limit_s: float) -> None:
         self._mount = mount
@@ -334,8 +336,9 @@ def stacks(pid: int | None) -> list[str]:
 
 
 def forget_names(mount: Path) -> None:
-    """Let the kernel drop every name of this mount that is not in use, and with it inodes and pages, as `drop_caches` does to
-    all mounts: a remount that changes nothing does so. Root only."""
+    """Let the kernel drop every name of this mount that is not in use, and with it inodes and
+    pages, as `drop_caches` does to all mounts: a remount that changes nothing does so. Root only.
+    """
     flags = MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
     if LIBC.mount(None, os.fsencode(mount), None, flags, None):
         number = ctypes.get_errno()
@@ -356,9 +359,11 @@ def disturb(
     faults: Any = None,
     starts_servers: bool = True,
 ) -> dict[str, int]:
-    """Make it hard for the readers of a mount that shows the first version; what was done, and how often.
+    """Make it hard for the readers of a mount that shows the first version; what was done, and how
+    often.
 
-    `faults`: of readers that may fail; reads of the store fail now and then. `starts_servers`: it is refreshed, killed and upgraded, each at least once.
+    `faults`: of readers that may fail; reads of the store fail now and then. `starts_servers`: it
+    is refreshed, killed and upgraded, each at least once.
     """
     dice = random.Random(0)
     begun = time.monotonic()
@@ -401,7 +406,8 @@ def disturb(
 
 
 class MemoryGroup:
-    """A memory control group for the processes of one mount. Raises `OSError` where this machine lets us have none."""
+    """A memory control group for the processes of one mount. Raises `OSError` where this machine
+    lets us have none."""
 
     def __init__(self) -> None:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]

@@ -1,6 +1,8 @@
-"""A peer that knows the secret, says that it holds everything, and serves something else: `python faulty_node.py ORDER`.
+"""A peer that knows the secret, says that it holds everything, and serves something else: `python
+faulty_node.py ORDER`.
 
-ORDER is a JSON object: `fault` (below), `task`, `redis`, `address`, `weight`, `disk`, `snapshot`. It says "asked" when it is first asked for data, and leaves at the end of stdin.
+ORDER is a JSON object: `fault` (below), `task`, `redis`, `address`, `weight`, `disk`, `snapshot`.
+It says "asked" when it is first asked for data, and leaves at the end of stdin.
 
     wrong   a bit of each block is another
     other   the bytes of another chunk

@@ -1,13 +1,18 @@
-"""The reading program of one node: `python reader_node.py ORDER`, where ORDER is a JSON object; it reads a dataset and checks each byte.
+"""The reading program of one node: `python reader_node.py ORDER`, where ORDER is a JSON object; it
+reads a dataset and checks each byte.
 
     kind        "client": through a `Client`; "mount": below `mountpoint`
     paths       a file with a JSON list of [path, size, xxh3_64 in hex], in the dataset's order
-    client:     disk, dataset, snapshot, memory_bytes, task; how its node takes part in the task's peer cache is in the environment, as a user would say it
+    client:     disk, dataset, snapshot, memory_bytes, task; how its node takes part in the task's
+                peer cache is in the environment, as a user would say it
     mount:      mountpoint
 
-Then it obeys one JSON object a line on stdin: {"read": "files" | "batches", "seed": n, "rank": n, "world": n, "epochs": n, "batch": n, "verify": bool}: this rank's
-files, shuffled by the seed; {"read": "shuffle", "group": n, …}: in the client's chunk-wise order; {"statistics": true}; {"cancel": true} ends what is read after
-the file at hand. It ends with the end of stdin, and says one JSON object a line on stdout: what it has read since the line before, every 50 ms, with the longest single read.
+Then it obeys one JSON object a line on stdin: {"read": "files" | "batches", "seed": n, "rank": n,
+"world": n, "epochs": n, "batch": n, "verify": bool}: this rank's files, shuffled by the seed;
+{"read": "shuffle", "group": n, …}: in the client's chunk-wise order; {"statistics": true};
+{"cancel": true} ends what is read after the file at hand. It ends with the end of stdin, and says
+one JSON object a line on stdout: what it has read since the line before, every 50 ms, with the
+longest single read.
 """
 
 from __future__ import annotations
@@ -95,7 +100,8 @@ class FromClient:
 
 
 class Reports:
-    """What was read, a line for each 50 ms in which there was something, or in which it took longer."""
+    """What was read, a line for each 50 ms in which there was something, or in which it took
+    longer."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()

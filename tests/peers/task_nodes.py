@@ -1,4 +1,5 @@
-"""A task on nodes of a network: a dataset on a disk that all of them read, their part in the task's peer cache, mounts and reading programs."""
+"""A task on nodes of a network: a dataset on a disk that all of them read, their part in the task's
+peer cache, mounts and reading programs."""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ class TaskNodes:
     network: Network
     dataset: PeerDataset
     index: str
-    """URL of the Redis of index and leases; if there is none, the nodes have a static list of each other."""
+    """URL of the Redis of index and leases; if there is none, the nodes have a static list of each
+    other."""
     task: str = TASK
     secret: str = SECRET
     options: Mapping[str, str] = field(default_factory=dict)
@@ -186,7 +188,8 @@ class TaskNodes:
         options: Mapping[str, str] = {},
         nodes: Sequence[Node] | None = None,
     ) -> Iterator[list[Reader]]:
-        """A reader through a `Client` on each of the nodes, all by default; a helper process leads on its node."""
+        """A reader through a `Client` on each of the nodes, all by default; a helper process leads
+        on its node."""
         order = {
             "kind": "client",
             "paths": str(self.dataset.paths),
@@ -207,7 +210,8 @@ class TaskNodes:
         options: Mapping[str, str] = {},
         nodes: Sequence[Node] | None = None,
     ) -> Iterator[list[Reader]]:
-        """A reader below a mount by `dlcmd mount` on each of the nodes, all by default; the mount's daemon leads on its node."""
+        """A reader below a mount by `dlcmd mount` on each of the nodes, all by default; the mount's
+        daemon leads on its node."""
         found = self.network.nodes if nodes is None else nodes
         logs: list[Path] = []
         try:
@@ -239,7 +243,8 @@ class TaskNodes:
         return node.folder / "mnt"
 
     def mount(self, node: Node, memory_bytes: int, options: Mapping[str, str] = {}) -> Path:
-        """Mount the dataset in a node's network; the daemon's log, which is not below the node's folder."""
+        """Mount the dataset in a node's network; the daemon's log, which is not below the node's
+        folder."""
         self.mountpoint(node).mkdir(exist_ok=True)
         flags = ["--json", "--no-index", "--prefill", "0", "--memory", str(memory_bytes)]
         said = node.run(

@@ -1,7 +1,10 @@
-"""Three nodes with real clients read a dataset from each other's memories while one of them, the network or the directory fails.
+"""Three nodes with real clients read a dataset from each other's memories while one of them, the
+network or the directory fails.
 
-However it fails: no reader gets an error or a wrong byte, nobody is kept waiting for long, what is lost is soon in memory again, and when the fault is over the
-node serves again. DIESELFS_LONG_FAULTS=1 tries more ways to fail. The nodes are those of one task, on which all of these tests work in turn; each begins when files come from memories alone.
+However it fails: no reader gets an error or a wrong byte, nobody is kept waiting for long, what is
+lost is soon in memory again, and when the fault is over the node serves again.
+DIESELFS_LONG_FAULTS=1 tries more ways to fail. The nodes are those of one task, on which all of
+these tests work in turn; each begins when files come from memories alone.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ FILES, SIZE_BYTES, CHUNK_BYTES = 1024, 16 << 10, 128 << 10
 MEMORY_BYTES = FILES * SIZE_BYTES * 65 // 100
 """Of a node: a third of the dataset and some copies; half of it, when one of three is gone."""
 BOUND_S = 8.0
-"""For a single read. A peer that is silent is given up after 1 s, and each of two may be; the rest is for machines that stall."""
+"""For a single read. A peer that is silent is given up after 1 s, and each of two may be; the rest
+is for machines that stall."""
 SERVES_BYTES = 20 * SIZE_BYTES
 FAULTY: Path = Path(__file__).with_name("faulty_node.py")
 
@@ -87,7 +91,8 @@ def task(running: RunningTask) -> RunningTask:
 
 @contextmanager
 def reading(readers: Sequence[Reader]) -> Iterator[float]:
-    """They read, epoch by epoch, until the end of this, without an error and without waiting; since when."""
+    """They read, epoch by epoch, until the end of this, without an error and without waiting; since
+    when."""
     since = time.monotonic()
     before = [len(reader.hear()) for reader in readers]
     for seed, reader in enumerate(readers):
@@ -148,7 +153,8 @@ def test_a_node_is_out_of_reach_and_comes_back(task: RunningTask, fault: str) ->
             goes_on(task.others, 2 * FILES)
             without_store(task, task.others)
             if fault in AT_ONCE:
-                # What was lost, a third and some more: once in chunks, by who owns it now, and once in files until both nodes know that.
+                # What was lost, a third and some more: once in chunks, by who owns it now, and once
+                # in files until both nodes know that.
                 assert task.from_store_bytes() - cached < task.nodes.dataset.bytes * 0.8
         finally:
             end(task.lost)
@@ -171,7 +177,8 @@ def without_store(task: RunningTask, readers: Sequence[Reader]) -> None:
 
 
 def assert_from_each_other(task: RunningTask, before: int) -> None:
-    """A node that returns has its share from who had it: what leaves the store is a few chunks, while views differ."""
+    """A node that returns has its share from who had it: what leaves the store is a few chunks,
+    while views differ."""
     assert task.from_store_bytes() - before < scaled_by_load(task.nodes.dataset.bytes / 3)
 
 

@@ -1,4 +1,5 @@
-"""Three nodes read below real mounts; one of them dies in mid-epoch, with its mount, and is started again."""
+"""Three nodes read below real mounts; one of them dies in mid-epoch, with its mount, and is started
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""moto's S3 server with conditional puts that are atomic, as S3's are: `python -m tests.services.atomic_moto -H HOST -p PORT`.
+"""moto's S3 server with conditional puts that are atomic, as S3's are: `python -m
+tests.services.atomic_moto -H HOST -p PORT`.
 
 moto looks for the object and then stores it, and two threads may both find none.
 """

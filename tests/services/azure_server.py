@@ -1,4 +1,5 @@
-"""A double of Azure's blob service on loopback, with its blobs in memory: the few calls that a store makes, with their signatures.
+"""A double of Azure's blob service on loopback, with its blobs in memory: the few calls that a
+store makes, with their signatures.
 
 It was compared with Azurite, Microsoft's own emulator, by the same contract.
 """

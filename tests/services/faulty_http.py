@@ -1,4 +1,5 @@
-"""An HTTP proxy on loopback that misbehaves as told: stands between a store's client and a sound server."""
+"""An HTTP proxy on loopback that misbehaves as told: stands between a store's client and a sound
+server."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""Nodes of a cluster on one machine: network namespaces on a bridge, each with a tmpfs folder of its own, and faults between them.
+"""Nodes of a cluster on one machine: network namespaces on a bridge, each with a tmpfs folder of
+its own, and faults between them.
 
-The bridge is in a namespace of its own (the hub), so the machine's network is untouched, and all networks use the same names and addresses without
-meeting. A namespace lives as long as the processes in it: the first of them, which does nothing, is ended by the kernel when the test run dies. What
-else a node has left, daemons and mounts, is ended with the network, or by whoever makes the next one if the test run was killed. Needs root.
+The bridge is in a namespace of its own (the hub), so the machine's network is untouched, and all
+networks use the same names and addresses without meeting. A namespace lives as long as the
+processes in it: the first of them, which does nothing, is ended by the kernel when the test run
+dies. What else a node has left, daemons and mounts, is ended with the network, or by whoever makes
+the next one if the test run was killed. Needs root.
 
     with network_nodes(3) as network:
         server = network.nodes[0].start([sys.executable, "-m", "http.server"])
@@ -51,10 +54,12 @@ _OWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A host, as far as its processes see: an address, a network that may fail, and folders that no other node has.
+    """A host, as far as its processes see: an address, a network that may fail, and folders that no
+    other node has.
 
-    Processes keep the machine's mounts, so what a node mounts can be read from outside too, and is best mounted below `folder`.
-    Faults replace each other, but for the link, which is a fault of its own.
+    Processes keep the machine's mounts, so what a node mounts can be read from outside too, and is
+    best mounted below `folder`. Faults replace each other, but for the link, which is a fault of
+    its own.
     """
 
     name: str
@@ -84,7 +89,8 @@ class Node:
     def start(
         self, command: Sequence[str | Path], environment: Mapping[str, str] = {}, **options: Any
     ) -> subprocess.Popen[Any]:
-        """Start a program in this node; SIGKILLed when the thread that calls this ends. `options` are those of `Popen`."""
+        """Start a program in this node; SIGKILLed when the thread that calls this ends. `options`
+        are those of `Popen`."""
         guarded = [*self.inside, "setpriv", "--pdeathsig", "KILL", *map(os.fspath, command)]
         return subprocess.Popen(guarded, env={**self.environment, **environment}, **options)
 
@@ -94,7 +100,8 @@ class Node:
         environment: Mapping[str, str] = {},
         timeout_s: float = 120.0,
     ) -> str:
-        """Run a program to its end; what it prints. What it has started itself goes on. `AssertionError` with its errors if it fails."""
+        """Run a program to its end; what it prints. What it has started itself goes on.
+        `AssertionError` with its errors if it fails."""
         done = subprocess.run(
             [*self.inside, *map(os.fspath, command)],
             env={**self.environment, **environment},
@@ -281,7 +288,8 @@ def _to(peer: Node | None) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """All that belongs to a network: mounts first, so that whoever waits for one gets an error and can end."""
+    """All that belongs to a network: mounts first, so that whoever waits for one gets an error and
+    can end."""
     _unmount_below(folder)
 
     def is_empty() -> bool:

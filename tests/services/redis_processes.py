@@ -36,7 +36,8 @@ class RedisProcess:
         host: str = "127.0.0.1",
         inside: Sequence[str] = (),
     ) -> None:
-        """`inside`: what a command begins with that runs in another network, where `host` is; clients of here then use a socket in `folder`."""
+        """`inside`: what a command begins with that runs in another network, where `host` is;
+        clients of here then use a socket in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._options = options

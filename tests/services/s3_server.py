@@ -46,7 +46,8 @@ def endpoint_of(url: str) -> str:
 
 
 def request_raw(url: str, path: str, method: str = "GET") -> bytes:
-    """The answer to a request below the bucket of this address, of a kind that no store of ours makes."""
+    """The answer to a request below the bucket of this address, of a kind that no store of ours
+    makes."""
     bucket = urlsplit(url).netloc
     request = urllib.request.Request(
         f"{endpoint_of(url)}/{bucket}{path}", data=b"" if method == "PUT" else None, method=method

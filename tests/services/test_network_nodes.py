@@ -1,4 +1,5 @@
-"""Nodes as network namespaces: what they reach, what each fault does to a connection, and that nothing is left of them."""
+"""Nodes as network namespaces: what they reach, what each fault does to a connection, and that
+nothing is left of them."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ FAULTS: dict[str, tuple[Callable[[Node, Node], None], str, str]] = {
     "resetting": (lambda node, _: node.reset(), "ConnectionResetError", "ConnectionRefusedError"),
     "unplugged": (_unplug, "TimeoutError", "TimeoutError"),
 }
-"""What is done to the node that serves, what becomes of a connection that was there, and what of a new one."""
+"""What is done to the node that serves, what becomes of a connection that was there, and what of a
+new one."""
 
 
 def test_faults_and_their_ends(network: Network) -> None:

@@ -1,4 +1,5 @@
-"""A small packed dataset, and the object store that it lies in, as the threads of a simulation meet it."""
+"""A small packed dataset, and the object store that it lies in, as the threads of a simulation meet
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ DATASET = DatasetRef("pets", b"an id 16 bytes..")
 
 @dataclass(frozen=True, slots=True)
 class SmallDataset:
-    """Files of 0 to 3,000 bytes, a few a chunk; in one dataset of four a file of more than one block besides."""
+    """Files of 0 to 3,000 bytes, a few a chunk; in one dataset of four a file of more than one
+    block besides."""
 
     store: MemoryObjectStore
     chunks: tuple[ChunkRef, ...]
@@ -91,7 +93,8 @@ class Gets:
 
 
 class SimulatedStore:
-    """Implements `ObjectStore` for reading: sound, and late by a seeded latency of which one in twenty is a straggler."""
+    """Implements `ObjectStore` for reading: sound, and late by a seeded latency of which one in
+    twenty is a straggler."""
 
     def __init__(self, scheduler: Scheduler, dataset: SmallDataset, latency_s: float) -> None:
         self._scheduler, self._store = scheduler, dataset.store

@@ -1,4 +1,5 @@
-"""A node's memory, as `dieselfs/cache/node/master.py` behaves: single flight, a budget, owned chunks displace copies and never the other way round."""
+"""A node's memory, as `dieselfs/cache/node/master.py` behaves: single flight, a budget, owned
+chunks displace copies and never the other way round."""
 
 from __future__ import annotations
 
@@ -47,9 +48,11 @@ class SimulatedMemory:
     # What the node's own readers ask.
 
     def fetch(self, chunk: ChunkRef, *, as_owner: bool = False) -> None:
-        """Return when it is held. One fetch at a time a chunk; who finds one under way waits for it.
+        """Return when it is held. One fetch at a time a chunk; who finds one under way waits for
+        it.
 
-        But who was asked by a peer waits only for an owner's fetch, or the store's: two nodes whose views differ would wait for each other.
+        But who was asked by a peer waits only for an owner's fetch, or the store's: two nodes whose
+        views differ would wait for each other.
         """
         size = chunk.head_bytes + chunk.payload_bytes
         with self._lock:

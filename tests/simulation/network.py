@@ -1,7 +1,9 @@
-"""TCP between simulated hosts: bytes in order, cut anywhere, late by a seeded latency, held back by faults.
+"""TCP between simulated hosts: bytes in order, cut anywhere, late by a seeded latency, held back by
+faults.
 
-A fault is of a *path*, from one address to another. A path that is cut loses what is sent on it, and TCP sends it again: so nothing arrives before the path is whole
-again, and then it all does. Acknowledgements take the path back: if that one is cut, a sender goes on until its window is full.
+A fault is of a *path*, from one address to another. A path that is cut loses what is sent on it,
+and TCP sends it again: so nothing arrives before the path is whole again, and then it all does.
+Acknowledgements take the path back: if that one is cut, a sender goes on until its window is full.
 """
 
 from __future__ import annotations
@@ -331,7 +333,8 @@ class Network:
         window: int = 64 << 10,
         cutting: float = 0.5,
     ) -> None:
-        """Latencies and rates are drawn between these bounds, once a path. `cutting` is the chance that bytes sent together arrive apart."""
+        """Latencies and rates are drawn between these bounds, once a path. `cutting` is the chance
+        that bytes sent together arrive apart."""
         self.scheduler = scheduler
         self.cutting = cutting
         self.window = window

@@ -1,4 +1,5 @@
-"""A node of a simulated task: the production modules over a simulated runtime, a memory and a store."""
+"""A node of a simulated task: the production modules over a simulated runtime, a memory and a
+store."""
 
 from __future__ import annotations
 

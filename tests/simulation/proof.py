@@ -1,4 +1,5 @@
-"""Breaks the peer cache in known ways, one at a time: `python -m tests.simulation.proof [-k NAME] [--seeds 300]`. Ends with 1 if the seeds miss one.
+"""Breaks the peer cache in known ways, one at a time: `python -m tests.simulation.proof [-k NAME]
+[--seeds 300]`. Ends with 1 if the seeds miss one.
 
 A simulation that finds nothing proves nothing, unless it finds what was put there.
 """

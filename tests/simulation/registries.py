@@ -1,4 +1,5 @@
-"""How the nodes of a simulated task find each other: by the production directories, and by a table in the place of Redis."""
+"""How the nodes of a simulated task find each other: by the production directories, and by a table
+in the place of Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs seeds of the simulation: `python -m tests.simulation.run [--seeds 1000] [--seed 123 [--trace]]`. Ends with 1 if one fails.
+"""Runs seeds of the simulation: `python -m tests.simulation.run [--seeds 1000] [--seed 123
+[--trace]]`. Ends with 1 if one fails.
 
 What fails is printed with the command that runs it again, to the same end.
 """

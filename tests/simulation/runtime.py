@@ -19,7 +19,8 @@ class SimulatedRunning:
 
 
 class SimulatedLock:
-    """Not reentrant. Who releases it hands it to nobody: any thread may be the next to get it, as with a futex."""
+    """Not reentrant. Who releases it hands it to nobody: any thread may be the next to get it, as
+    with a futex."""
 
     __slots__ = ("_scheduler", "_waiting", "owner")
 

@@ -1,4 +1,5 @@
-"""What a seed stands for: a task, its readers, and what happens to it. Pure: the same seed is the same scenario for ever."""
+"""What a seed stands for: a task, its readers, and what happens to it. Pure: the same seed is the
+same scenario for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.simulation.node import NodePlan
 from tests.simulation.registries import DirectoryKind
 
 Kind: TypeAlias = Literal["calm", "faults", "kill"]
-"""`calm`: nothing happens, and each chunk leaves the store once. `kill`: one node is, for good. `faults`: anything, and then all is well again."""
+"""`calm`: nothing happens, and each chunk leaves the store once. `kill`: one node is, for good.
+`faults`: anything, and then all is well again."""
 FaultKind: TypeAlias = Literal[
     "cut",
     "cut one way",
@@ -33,7 +35,8 @@ FaultKind: TypeAlias = Literal[
 
 DATASETS: Final = 16
 WINDOWS: Final = (2 << 10, 16 << 10, 64 << 10, 1 << 20)
-"""Bytes. The first, with latencies of milliseconds, is slower than a peer may be: it is for small files, which come at once."""
+"""Bytes. The first, with latencies of milliseconds, is slower than a peer may be: it is for small
+files, which come at once."""
 
 
 @dataclass(frozen=True, slots=True)

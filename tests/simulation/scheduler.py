@@ -1,7 +1,10 @@
-"""Threads that are greenlets, under a clock that is a number: which one runs next is drawn by a seeded generator.
+"""Threads that are greenlets, under a clock that is a number: which one runs next is drawn by a
+seeded generator.
 
-Only one runs at a time, and another one only where one waits, or lets others go first (`Scheduler.pass_on`). Time stands still while somebody can run, but
-for a microsecond a step; when nobody can, it jumps to the next timer. So a run is a function of its seed, and takes no longer than its own computing.
+Only one runs at a time, and another one only where one waits, or lets others go first
+(`Scheduler.pass_on`). Time stands still while somebody can run, but for a microsecond a step; when
+nobody can, it jumps to the next timer. So a run is a function of its seed, and takes no longer than
+its own computing.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ LOOK_S: Final = 1e-7
 
 
 class SimulationFailed(AssertionError):
-    """The run went wrong in itself: nobody can run, it takes too long, or a simulated thread raised."""
+    """The run went wrong in itself: nobody can run, it takes too long, or a simulated thread
+    raised."""
 
 
 class Killed(BaseException):
-    """Thrown into what is left of a killed thread after the run, so that its frames are freed at one place."""
+    """Thrown into what is left of a killed thread after the run, so that its frames are freed at
+    one place."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +99,8 @@ class Scheduler:
         self._order = itertools.count()
         self._failure: BaseException | None = None
         self._killed: list[Task] = []
-        """Kept, so that no frame of theirs is freed, and runs its `finally`, at a time that the collector chooses."""
+        """Kept, so that no frame of theirs is freed, and runs its `finally`, at a time that the
+        collector chooses."""
         self._hub = getcurrent()
 
     # What threads call.
@@ -197,7 +203,8 @@ class Scheduler:
     # The run.
 
     def run(self, main: Callable[[], None], host: Host) -> None:
-        """Until `main` has ended in a thread on `host`. Raises what `main` does, or `SimulationFailed`."""
+        """Until `main` has ended in a thread on `host`. Raises what `main` does, or
+        `SimulationFailed`."""
         self._hub = getcurrent()
         main_task = self.spawn(main, "main", host)
         while not main_task.ended:

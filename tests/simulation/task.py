@@ -2,16 +2,18 @@
 
 What must hold, with the names that failures are reported by:
 
-right      every read returns the source's bytes, and none raises: the store is sound
-in time    every read ends within `read_bound_s` of virtual time
-once       if nothing happens, and all know each other and have room, each chunk leaves the store once, whole, whoever reads it
-few        and a process has one connection a peer at most
-in vain    nobody waits for an answer until his patience ends, unless a peer works for ever, or nearly so
-breaker    a peer that has failed is asked nothing by the same process for a second
-healed     `HEAL_S` after the last fault all nodes see all others again, and every breaker is closed (or `HEAL_S` less a breaker's longest hold: who failed again and
-           again is given longer and longer pauses by design); then each chunk, read by each process past its memory, leaves the store once at most, asked of its owner
-refetched  after a node was killed and the survivors' views agree, what leaves the store does so once a chunk at most, and nothing does that its owner holds
-nothing left   no thread, no stream, no listener, once all are closed
+right      every read returns the source's bytes, and none raises: the store is sound in time
+every read ends within `read_bound_s` of virtual time once       if nothing happens, and all know
+each other and have room, each chunk leaves the store once, whole, whoever reads it few        and a
+process has one connection a peer at most in vain    nobody waits for an answer until his patience
+ends, unless a peer works for ever, or nearly so breaker    a peer that has failed is asked nothing
+by the same process for a second healed     `HEAL_S` after the last fault all nodes see all others
+again, and every breaker is closed (or `HEAL_S` less a breaker's longest hold: who failed again and
+           again is given longer and longer pauses by design); then each chunk, read by each process
+           past its memory, leaves the store once at most, asked of its owner
+refetched  after a node was killed and the survivors' views agree, what leaves the store does so
+once a chunk at most, and nothing does that its owner holds nothing left   no thread, no stream, no
+listener, once all are closed
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from tests.simulation.scheduler import Host, Scheduler, SimulationFailed, Task
 HEAL_S: Final = 10.0
 SETTLE_S: Final = 10.0
 QUESTION_S: Final = 2.5
-"""What a question to a peer that is silent costs: a connect or a hello and then an answer, each within 1 s, the timeouts' rounding, and latencies."""
+"""What a question to a peer that is silent costs: a connect or a hello and then an answer, each
+within 1 s, the timeouts' rounding, and latencies."""
 WORK_S: Final = 15.5
 """And to one that says for ever that it works."""
 SLOW_STORE_S: Final = 2.0
@@ -248,9 +251,11 @@ class World:
     def read_bound_s(self, node: SimulatedNode) -> float:
         """How long a read may take, from docs/decisions/0011-peer-cache.md, points 3 and 7.
 
-        A reader asks two peers at most, then the store. A peer that is asked may itself ask one, and then read the store, before it answers; all that time it says that
-        it works, or else is given up. One that works for ever is given up after 15 s. Who waits for another's fetch waits for a part of that one, and then asks
-        itself. A node that does not run, or runs slowly, takes so much longer.
+        A reader asks two peers at most, then the store. A peer that is asked may itself ask one,
+        and then read the store, before it answers; all that time it says that it works, or else is
+        given up. One that works for ever is given up after 15 s. Who waits for another's fetch
+        waits for a part of that one, and then asks itself. A node that does not run, or runs
+        slowly, takes so much longer.
         """
         faults = self.scenario.faults
         if self.scenario.kind == "calm":
@@ -436,7 +441,8 @@ class World:
             self._sweep()
 
     def _renew_connections(self) -> None:
-        """A connection that was reset while nobody used it is noticed by the next who asks, and that one goes to the store."""
+        """A connection that was reset while nobody used it is noticed by the next who asks, and
+        that one goes to the store."""
 
         def renew(node: SimulatedNode, process: Reader) -> None:
             for other in self._alive():

@@ -1,4 +1,5 @@
-"""The simulation's network: bytes in order whatever happens, and nothing through a path that is cut."""
+"""The simulation's network: bytes in order whatever happens, and nothing through a path that is
+cut."""
 
 from collections.abc import Callable
 

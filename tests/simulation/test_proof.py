@@ -1,4 +1,5 @@
-"""The simulation finds what is broken. These few are found at once; `make simulate-proof` has them all."""
+"""The simulation finds what is broken. These few are found at once; `make simulate-proof` has them
+all."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""A peer that answers every request within the silence that is borne, and takes too long for all of them."""
+"""A peer that answers every request within the silence that is borne, and takes too long for all of
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Indexes in shared memory whose tiers have been deleted go when somebody opens another one, unless somebody uses them."""
+"""Indexes in shared memory whose tiers have been deleted go when somebody opens another one, unless
+somebody uses them."""
 
 from __future__ import annotations
 

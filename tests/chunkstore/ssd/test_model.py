@@ -1,5 +1,6 @@
-"""Random operations of two stores on one folder against a dictionary: whatever is appended, read, let go, damaged, shrunk, killed and opened again, what comes is
-right, what had room and no reason to leave is there, what is pinned stays, and the budget is kept.
+"""Random operations of two stores on one folder against a dictionary: whatever is appended, read,
+let go, damaged, shrunk, killed and opened again, what comes is right, what had room and no reason
+to leave is there, what is pinned stays, and the budget is kept.
 
 Regions are of eight segments of 32 KiB, so that they are used again all the time.
 """

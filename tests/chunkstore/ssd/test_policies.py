@@ -1,4 +1,5 @@
-"""What is decided without an SSD: which region leaves, what is admitted, whether the SSD may be used, and what users allow."""
+"""What is decided without an SSD: which region leaves, what is admitted, whether the SSD may be
+used, and what users allow."""
 
 from __future__ import annotations
 

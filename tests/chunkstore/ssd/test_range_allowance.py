@@ -1,4 +1,5 @@
-"""What may be read of the store in vain: as much as fills the SSD once, and half of what is asked for after that."""
+"""What may be read of the store in vain: as much as fills the SSD once, and half of what is asked
+for after that."""
 
 from __future__ import annotations
 

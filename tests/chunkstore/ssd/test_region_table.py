@@ -1,4 +1,5 @@
-"""The bytes at the beginning of a region, which other versions read; and that nothing torn or foreign is believed."""
+"""The bytes at the beginning of a region, which other versions read; and that nothing torn or
+foreign is believed."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ WAIT_S = PATIENCE_S
 
 
 class FaultyStore(StoreWrapper):
-    """`fault(call, key, number)` is called before the `number`-th call (from 1) of that name; it may raise or wait."""
+    """`fault(call, key, number)` is called before the `number`-th call (from 1) of that name; it
+    may raise or wait."""
 
     def __init__(self, fault: Callable[[str, str, int], None] = lambda *_: None) -> None:
         super().__init__(MemoryObjectStore())

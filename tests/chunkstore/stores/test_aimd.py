@@ -1,4 +1,5 @@
-"""The limit in simulated stores: no thread and no clock, so that what is found holds on any machine."""
+"""The limit in simulated stores: no thread and no clock, so that what is found holds on any
+machine."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Service = Callable[[float, int], float]
 def run(
     aimd: Aimd, service: Service, seconds: float, now: float = 0.0, readers: int = 1000
 ) -> tuple[float, list[int], int]:
-    """Keep as many reads in flight as the limit lets. The time, the limit after each read, and how many there were."""
+    """Keep as many reads in flight as the limit lets. The time, the limit after each read, and how
+    many there were."""
     in_flight: list[tuple[float, float]] = []
     limits, end = [], now + seconds
     while now < end:

@@ -34,7 +34,8 @@ def test_a_profile_gives_keys_region_and_endpoint(home: dict[str, str]) -> None:
 
 
 def test_keys_of_the_environment_go_first_and_are_not_mixed(home: dict[str, str]) -> None:
-    """As for the AWS tools. A session token of the environment with the keys of a profile would be refused."""
+    """As for the AWS tools. A session token of the environment with the keys of a profile would be
+    refused."""
     given = {**home, **KEYS, "AWS_SESSION_TOKEN": "t"}
     assert aws_settings({**given, "AWS_PROFILE": "team"}) == {
         "region": "eu-west-9",

@@ -1,4 +1,5 @@
-"""What reaches the caller when the server, or what lies between, misbehaves: the right bytes, or the error that says what to do next."""
+"""What reaches the caller when the server, or what lies between, misbehaves: the right bytes, or
+the error that says what to do next."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def test_a_refusal_is_told_with_what_to_do(
     error: type[ChunkStoreError],
     says: str,
 ) -> None:
-    """Alike for each call: a listing with wrong credentials is not a store that is out, and a HEAD, whose answer has no reason, is followed by a GET."""
+    """Alike for each call: a listing with wrong credentials is not a store that is out, and a HEAD,
+    whose answer has no reason, is followed by a GET."""
     s3_proxy.fault = refusal(status, code)
     has_reason = status not in (404, 500, 503)
     for name in ("get", "get_range", "list", "delete", "create") + ("stat",) * has_reason:
@@ -214,7 +216,8 @@ def test_a_delete_that_is_refused_is_told(store: CloudStore, s3_proxy: FaultyPro
 def test_a_conflict_without_a_winner_is_tried_again(
     store: CloudStore, s3_proxy: FaultyProxy
 ) -> None:
-    """S3 answers so to creators at the same time, of which none may have won: the name is free still."""
+    """S3 answers so to creators at the same time, of which none may have won: the name is free
+    still."""
     conflict = refusal(409, "ConditionalRequestConflict")
     s3_proxy.fault = conflict
     with pytest.raises(Unavailable):

@@ -1,4 +1,5 @@
-"""The clouds beside S3, against doubles that speak as they do: what is asked is right, and answers are understood."""
+"""The clouds beside S3, against doubles that speak as they do: what is asked is right, and answers
+are understood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Large objects past the page cache: every size around the borders of blocks, buffers and the threshold, and no direct I/O at all."""
+"""Large objects past the page cache: every size around the borders of blocks, buffers and the
+threshold, and no direct I/O at all."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def test_what_killed_processes_left_is_removed_after_a_day(store: LocalDirectory
 def test_folders_and_object_are_synced_in_order(
     store: LocalDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Content before the name, every folder that holds a new name, and also what another process made and may not have synced."""
+    """Content before the name, every folder that holds a new name, and also what another process
+    made and may not have synced."""
     other = LocalDirectory(store.root)
     other.create("d/chunks/first", [b"x"])
     done: list[str] = []
@@ -233,7 +234,8 @@ class TestDenied:
 
     @pytest.mark.parametrize("closed", [".", "datasets", "datasets/d/chunks"])
     def test_an_unreadable_folder_is_no_empty_one(self, folder: Path, closed: str) -> None:
-        """A commit log that looked shorter than it is would have its generations taken twice, or its files forgotten."""
+        """A commit log that looked shorter than it is would have its generations taken twice, or
+        its files forgotten."""
 
         def action() -> None:
             with pytest.raises(Denied):

@@ -1,4 +1,5 @@
-"""A source of chunks that every process makes up alike, and that tells in a file what was asked of it."""
+"""A source of chunks that every process makes up alike, and that tells in a file what was asked of
+it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def content(ref: ChunkRef) -> bytes:
 
 @dataclass
 class LoggedSource:
-    """Implements `ChunkSource`; pickles. Each payload asked for adds a byte to `log`, each range a byte to `log`.ranges."""
+    """Implements `ChunkSource`; pickles. Each payload asked for adds a byte to `log`, each range a
+    byte to `log`.ranges."""
 
     log: Path
     gate: Path | None = None

@@ -19,7 +19,8 @@ def content_of(block: CacheBlock) -> bytes:
 
 
 class MadeUpSource:
-    """`before` is called with each piece that is asked for, in the asker's thread; what it raises, the fetch raises."""
+    """`before` is called with each piece that is asked for, in the asker's thread; what it raises,
+    the fetch raises."""
 
     def __init__(self, before: Callable[[ChunkRef], None] = lambda chunk: None) -> None:
         self.before = before

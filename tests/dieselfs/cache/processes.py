@@ -1,4 +1,5 @@
-"""Processes that read through node memory, and what is waited for. In a module of its own, which spawned processes import."""
+"""Processes that read through node memory, and what is waited for. In a module of its own, which
+spawned processes import."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def read_in_threads(memory: NodeMemory, numbers: Sequence[int], threads: int) ->
 def open_and_read_together(
     folder: TaskFolder, source: LoggedSource, numbers: Sequence[int], threads: int, others: Barrier
 ) -> None:
-    """Of a process: it reads when all others have opened the memory too, and stays until they have read."""
+    """Of a process: it reads when all others have opened the memory too, and stays until they have
+    read."""
     memory = opened(folder, source)
     others.wait(DEADLINE_S)
     right = in_threads(threads, lambda: all(is_right(memory, number) for number in numbers))
@@ -73,7 +75,8 @@ def open_and_read_together(
 
 
 def read_until(memory: NodeMemory, numbers: Sequence[int], stop: Path, rounds: Path) -> None:
-    """Of a process: read these chunks over and over until `stop` is there; a byte to `rounds` each time; 1 if a byte is wrong."""
+    """Of a process: read these chunks over and over until `stop` is there; a byte to `rounds` each
+    time; 1 if a byte is wrong."""
     with open(rounds, "ab", buffering=0) as done:
         while not stop.exists():
             for number in numbers:

@@ -1,4 +1,5 @@
-"""One chunk against its commit: every bit of its head, files that share a chunk, large ones by blocks and pieces."""
+"""One chunk against its commit: every bit of its head, files that share a chunk, large ones by
+blocks and pieces."""
 
 from __future__ import annotations
 
@@ -252,7 +253,8 @@ def test_a_block_checksum_that_was_written_wrong_is_found_though_the_file_is_rig
 
 
 class FlippedAtFirst(StoreWrapper):
-    """The first `times` reads have a flipped bit in their last byte, as a bad cable or cache would do."""
+    """The first `times` reads have a flipped bit in their last byte, as a bad cable or cache would
+    do."""
 
     def __init__(self, inner: ObjectStore, times: int) -> None:
         super().__init__(inner)

@@ -1,4 +1,5 @@
-"""fsck over snapshots and tags, published and on this machine: found, and put right where nothing is lost by it."""
+"""fsck over snapshots and tags, published and on this machine: found, and put right where nothing
+is lost by it."""
 
 from __future__ import annotations
 

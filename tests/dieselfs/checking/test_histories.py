@@ -1,4 +1,5 @@
-"""Datasets that have lived: after puts, deletions, overwrites and purges fsck and scrub find nothing, and of a lost chunk exactly what can't be read."""
+"""Datasets that have lived: after puts, deletions, overwrites and purges fsck and scrub find
+nothing, and of a lost chunk exactly what can't be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""snapshot tag, untag, diff, rm, prune and gc as commands: what they print, their exit codes, and that a tag works wherever an id does."""
+"""snapshot tag, untag, diff, rm, prune and gc as commands: what they print, their exit codes, and
+that a tag works wherever an id does."""
 
 from __future__ import annotations
 

@@ -337,7 +337,8 @@ def test_a_deletion_of_a_tree_spares_what_comes_meanwhile() -> None:
 
 
 def test_a_directory_touched_by_a_commit_that_is_half_applied_is_not_hidden() -> None:
-    """Its new file can't be seen yet: whoever finds the directory empty must not hide the file with it."""
+    """Its new file can't be seen yet: whoever finds the directory empty must not hide the file with
+    it."""
     store = MemoryObjectStore()
     for calls in range(60):
         index = MemoryStore()
@@ -385,7 +386,8 @@ def test_a_commit_that_retires_chunks_is_published_with_what_their_heads_say() -
     with DatasetWriter(dataset) as writer:
         writer.delete(dataset.namespace.stat(b"old"))
     [deleting] = dataset.log.read(3).added
-    # As purge does when the chunk with the file is gone from the store; here only the index is looked at.
+    # As purge does when the chunk with the file is gone from the store; here only the index is
+    # looked at.
     commit = dataset.log.append_exactly(4, (), (deleting.id,))
     dataset.publish(commit, [])
     key = keys.files_of(dataset.ref.id, b"")

@@ -1,4 +1,5 @@
-"""A writer whose index forgets: what it commits afterwards is in the index, and so is what was forgotten."""
+"""A writer whose index forgets: what it commits afterwards is in the index, and so is what was
+forgotten."""
 
 from __future__ import annotations
 

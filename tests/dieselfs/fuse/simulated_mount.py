@@ -1,7 +1,8 @@
-"""A mount without a kernel: a page cache with a filler that fills it, files that are watched, node memory as its books alone, readers.
+"""A mount without a kernel: a page cache with a filler that fills it, files that are watched, node
+memory as its books alone, readers.
 
-The prefetcher and the planned pages are the real ones. The prefetcher's steps are taken one by one, and what it asks for
-comes at once.
+The prefetcher and the planned pages are the real ones. The prefetcher's steps are taken one by one,
+and what it asks for comes at once.
 """
 
 from __future__ import annotations
@@ -327,8 +328,8 @@ class SimulatedMount:
     def read_in_batches(
         self, inodes: Sequence[int], readers: int, batch: int, seed: int, steps_every: int = 8
     ) -> None:
-        """As a DataLoader's workers do: batches dealt in turn, each read in order, none of them more than two rounds ahead of the slowest.
-        Who reads next is chance; one of them is slow."""
+        """As a DataLoader's workers do: batches dealt in turn, each read in order, none of them
+        more than two rounds ahead of the slowest. Who reads next is chance; one of them is slow."""
         chance = random.Random(seed)
         batches = [inodes[at : at + batch] for at in range(0, len(inodes), batch)]
         at = [(reader, 0) for reader in range(readers)]

@@ -1,4 +1,5 @@
-"""Who would lose the files of a dataset that is removed: mounts by their leases, tags, and what cannot be read."""
+"""Who would lose the files of a dataset that is removed: mounts by their leases, tags, and what
+cannot be read."""
 
 from __future__ import annotations
 

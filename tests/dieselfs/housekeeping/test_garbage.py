@@ -1,4 +1,5 @@
-"""gc: every kind of garbage is found once it is old enough, nothing that is needed ever goes, and it may be killed anywhere."""
+"""gc: every kind of garbage is found once it is old enough, nothing that is needed ever goes, and
+it may be killed anywhere."""
 
 from __future__ import annotations
 
@@ -307,7 +308,8 @@ def test_a_writer_that_is_late_notices_that_its_chunk_is_gone(
 
 
 def test_beside_running_puts_nothing_is_lost(store: MemoryObjectStore, dataset: Dataset) -> None:
-    """With a grace period of an hour, which every chunk under way is younger than; garbage is deleted meanwhile."""
+    """With a grace period of an hour, which every chunk under way is younger than; garbage is
+    deleted meanwhile."""
     orphans = {orphan(store, age_s=2 * 3600) for _ in range(20)}
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -343,7 +345,8 @@ def test_beside_running_puts_nothing_is_lost(store: MemoryObjectStore, dataset: 
 def test_a_chunk_whose_writer_had_a_wrong_clock_stays(
     store: MemoryObjectStore, dataset: Dataset, own: bool
 ) -> None:
-    """Its id tells of a time before the birth of the dataset that it belongs to. One of a former life may well be so old."""
+    """Its id tells of a time before the birth of the dataset that it belongs to. One of a former
+    life may well be so old."""
     ref = dataset.ref if own else DatasetRef("pets", b"some former life")
     ids = ChunkIdGenerator(lambda: time.time() - 365 * 86400)
     sealed: list[SealedChunk] = []
@@ -397,7 +400,8 @@ def test_a_snapshot_that_misses_what_nobody_retired_is_damage_and_no_waste(
 def test_a_snapshot_that_misses_a_part_is_no_waste(
     store: MemoryObjectStore, dataset: Dataset, tmp_path: Path
 ) -> None:
-    """A chunk was lost, its files put again and the chunk retired: the rest of the snapshot can be read, and what it holds stays."""
+    """A chunk was lost, its files put again and the chunk retired: the rest of the snapshot can be
+    read, and what it holds stays."""
     put(dataset, {b"bird": b"tweet"})
     lifecycle.create(dataset, tmp_path)
     store.delete(chunk_key("pets", retire_first_chunk(dataset).id))

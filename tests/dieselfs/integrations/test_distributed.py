@@ -14,7 +14,8 @@ from tests.dieselfs.integrations.conftest import MadeDataset
 def train(
     made: MadeDataset, place: Path, rank: int, world_size: int, state: Any, batches: int, told: Any
 ) -> None:
-    """One rank: the samples that it got, and its state. The sum over ranks would hang if one had fewer batches."""
+    """One rank: the samples that it got, and its state. The sum over ranks would hang if one had
+    fewer batches."""
     torch.distributed.init_process_group(
         "gloo", f"file://{place}", rank=rank, world_size=world_size
     )

@@ -1,4 +1,5 @@
-"""The loader: what was delivered before and after a state was saved is the epoch, however many workers draw ahead."""
+"""The loader: what was delivered before and after a state was saved is the epoch, however many
+workers draw ahead."""
 
 from collections import Counter
 from typing import Any
@@ -105,7 +106,8 @@ def test_a_state_at_the_end_of_an_epoch_leads_to_the_next(pets: MadeDataset) -> 
 
 
 def test_worlds_of_1_2_3_and_1(pets: MadeDataset) -> None:
-    """Every rank of a world saves the same state, and any one's is enough for all ranks of the next."""
+    """Every rank of a world saves the same state, and any one's is enough for all ranks of the
+    next."""
     state: dict[str, Any] | None = None
     seen: Counter[int] = Counter()
     for world_size, workers, batches in [(1, 2, 5), (2, 0, 6), (3, 2, 4), (1, 3, None)]:

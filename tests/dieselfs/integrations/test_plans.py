@@ -1,4 +1,5 @@
-"""Which plans are published, by whom, and what becomes of them. The mount is a folder that answers as one does."""
+"""Which plans are published, by whom, and what becomes of them. The mount is a folder that answers
+as one does."""
 
 import gc
 import json
@@ -40,7 +41,8 @@ class MadeMount:
         return sorted(found, key=lambda plan: plan.after in [other.id for other in found])
 
     def published(self, sampler: ChunkShuffleSampler) -> list[PlanFile]:
-        """What there is when the sampler has nothing to publish any more: this epoch's and the next one's."""
+        """What there is when the sampler has nothing to publish any more: this epoch's and the next
+        one's."""
         publishing = sampler._publisher._publishing
         assert publishing is not None
         publishing.join(60)

@@ -1,4 +1,5 @@
-"""The sampler alone: which samples, in which order, for whom, and from where after a state was loaded."""
+"""The sampler alone: which samples, in which order, for whom, and from where after a state was
+loaded."""
 
 import json
 import pickle
@@ -34,7 +35,8 @@ def ranks_of(made: MadeDataset, world_size: int, **options: Any) -> list[ChunkSh
 
 
 def most_chunks_at_hand(made: MadeDataset, order: list[str]) -> int:
-    """How many chunks must be in memory at a time, if each is there from its first file to its last."""
+    """How many chunks must be in memory at a time, if each is there from its first file to its
+    last."""
     with made.snapshot as snapshot:
         chunks = [snapshot.chunk_number(inode) for inode in snapshot.resolve_many(order).tolist()]
     last = {chunk: position for position, chunk in enumerate(chunks)}
@@ -160,7 +162,8 @@ worlds = st.lists(
 def test_any_number_of_worlds_in_an_epoch(
     pets: MadeDataset, worlds: list[tuple[int, int, int]], drop_last: bool, seed: int
 ) -> None:
-    """World sizes and group sizes change again and again: no file is read twice but for padding, and none is left out."""
+    """World sizes and group sizes change again and again: no file is read twice but for padding,
+    and none is left out."""
     state: dict[str, Any] | None = None
     seen: Counter[int] = Counter()
     for at, (world_size, group_size, done) in enumerate(worlds):

@@ -133,7 +133,8 @@ def test_pickled_into_another_process(dataset_of: Make) -> None:
 def test_a_client_that_has_loaded_no_snapshot(
     tmp_path: Path, memory_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the memory of all who read the dataset, which of a store that can't be handed on is this process's own."""
+    """And the memory of all who read the dataset, which of a store that can't be handed on is this
+    process's own."""
     monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(memory_folder))
     with Client.connect(
         "pets",

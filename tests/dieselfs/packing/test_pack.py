@@ -635,7 +635,8 @@ def test_a_second_interrupt_waits_for_no_store(
 def test_a_put_that_fails_spares_its_chunks_that_somebody_has_adopted(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a put is looking through its sources nothing is committed, and `recover --adopt` sees its chunks."""
+    """While a put is looking through its sources nothing is committed, and `recover --adopt` sees
+    its chunks."""
     place.pack()
     (place.source / "new").write_bytes(b"x" * 5000)
 

@@ -1,4 +1,5 @@
-"""The columns of a snapshot that plans look at, made up: chunks of files of given lengths, without names."""
+"""The columns of a snapshot that plans look at, made up: chunks of files of given lengths, without
+names."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class MadeColumns:
 
 
 class MadeSnapshot:
-    """File i of chunk c has lengths[c][i] bytes; a chunk's payload is their sum, and `waste[c]` of files that were deleted."""
+    """File i of chunk c has lengths[c][i] bytes; a chunk's payload is their sum, and `waste[c]` of
+    files that were deleted."""
 
     def __init__(
         self, lengths: Sequence[Sequence[int]], waste: Sequence[int] = (), id: str = "1-made"

@@ -1,7 +1,8 @@
-"""A node in simulated time: a store that has a rate and a latency, a reader that has a rate and a manner, and a prefetcher between them.
+"""A node in simulated time: a store that has a rate and a latency, a reader that has a rate and a
+manner, and a prefetcher between them.
 
-It takes the prefetcher's steps itself instead of starting its threads, as often and upon the same events as these would: thousands of chunks
-in a second, the same each time.
+It takes the prefetcher's steps itself instead of starting its threads, as often and upon the same
+events as these would: thousands of chunks in a second, the same each time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ STEP_S = 0.02
 
 @dataclass(frozen=True)
 class Store:
-    """Of one queue, each chunk costs its latency and its bytes, one after the other; else all at a time."""
+    """Of one queue, each chunk costs its latency and its bytes, one after the other; else all at a
+    time."""
 
     bytes_per_s: float
     latency_s: float = 0.0
@@ -110,8 +112,8 @@ class Node:
         self._step_at = 0.0
 
     def run(self, wanted_bytes: Callable[[float], float], until: int | None = None) -> Course:
-        """Read until a file, or the end. `wanted_bytes` says how many the reader would have read by a time of its own, which stands still
-        while it waits."""
+        """Read until a file, or the end. `wanted_bytes` says how many the reader would have read by
+        a time of its own, which stands still while it waits."""
         course = Course()
         until = len(self._number) if until is None else until
         reading_s, begun_at = 0.0, self.position

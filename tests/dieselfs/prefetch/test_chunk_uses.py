@@ -30,7 +30,8 @@ def snapshots(draw: st.DrawFn) -> MadeSnapshot:
 
 @st.composite
 def orders(draw: st.DrawFn) -> tuple[MadeSnapshot, npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """A snapshot, an order of some of its files, some of them repeatedly, and its groups, some of them empty."""
+    """A snapshot, an order of some of its files, some of them repeatedly, and its groups, some of
+    them empty."""
     snapshot = draw(snapshots())
     inode = st.integers(0, snapshot.file_count - 1)
     order = draw(st.lists(inode, max_size=30))

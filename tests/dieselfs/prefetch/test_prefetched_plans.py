@@ -405,7 +405,8 @@ def test_nothing_is_followed_after_the_end(node_of: Make) -> None:
 
 
 def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
-    """A reader that goes on without a pause, and one that follows its plans: no thread waits for the other for good."""
+    """A reader that goes on without a pause, and one that follows its plans: no thread waits for
+    the other for good."""
     node = node_of(8)
     ended = threading.Event()
     plan = node.follow(0)

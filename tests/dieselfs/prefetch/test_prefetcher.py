@@ -206,7 +206,8 @@ def test_where_there_was_no_room_it_is_tried_again(follow: Make) -> None:
 
 
 def test_where_there_is_no_room_memory_hears_what_is_over_in_between(follow: Make) -> None:
-    """The first chunk's last file comes late; the others are done, and only the first `used` can be told of."""
+    """The first chunk's last file comes late; the others are done, and only the first `used` can be
+    told of."""
     inodes = [0, *range(5, 50), 1, *range(50, 100)]
     planner = follow(10, inodes)
     planner.wait_for_arrivals(*range(10))
@@ -297,7 +298,8 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
         planner.readers.at = position
         planner.wait_for_arrivals(*range(min(position // 5 + 6, 20)))
     planner.readers.at = 90
-    # Chunks 18 and 19 are held for this epoch, and four more places are free: four of the next one are fetched.
+    # Chunks 18 and 19 are held for this epoch, and four more places are free: four of the next one
+    # are fetched.
     eventually(lambda: len(planner.memory.begun) == 24)
     planner.settle()
     assert sorted(planner.memory.begun[20:]) == [16, 17, 18, 19]
@@ -408,7 +410,8 @@ def test_the_readers_wake_it(follow: Make, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def descriptors() -> int:
-    """Of the kind that a follower opens; without what tests before have left to the garbage collector."""
+    """Of the kind that a follower opens; without what tests before have left to the garbage
+    collector."""
     gc.collect()
     found = 0
     for fd in os.listdir("/proc/self/fd"):

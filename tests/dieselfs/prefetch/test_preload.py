@@ -1,4 +1,5 @@
-"""Preloading: the chunks in their order, as many as fit, a few at a time, and one that fails is left out."""
+"""Preloading: the chunks in their order, as many as fit, a few at a time, and one that fails is
+left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A dataset made by several writers at random, each with a clock of its own, and what must be in it: a dictionary."""
+"""A dataset made by several writers at random, each with a clock of its own, and what must be in
+it: a dictionary."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Maps = dict[bytes, dict[bytes, bytes]]
 
 @dataclass
 class Writer:
-    """A process: chunk ids by its clock, and the files that it alone puts below its own directory or among all."""
+    """A process: chunk ids by its clock, and the files that it alone puts below its own directory
+    or among all."""
 
     dataset: Dataset
     ids: ChunkIdGenerator
@@ -90,8 +92,9 @@ def make_dataset(
     shared: bool = True,
     purges: float = 0,
 ) -> tuple[Dataset, dict[bytes, bytes]]:
-    """The dataset `pets` and what is in it. A writer for each of `skews_s`, by how much its clock goes wrong; `shared`: they put
-    the same names. After a round, with the chance `purges`, chunks with holes are merged, and half of the time deleted at once."""
+    """The dataset `pets` and what is in it. A writer for each of `skews_s`, by how much its clock
+    goes wrong; `shared`: they put the same names. After a round, with the chance `purges`, chunks
+    with holes are merged, and half of the time deleted at once."""
     draw = random.Random(seed)
     dataset = open_dataset(store, index, "pets", create=True)
     seconds = itertools.count(1_700_000_000)

@@ -90,7 +90,8 @@ def test_chunks_that_are_not_whole_are_named_with_the_reason(dataset: Dataset) -
 
 
 def test_commits_that_are_not_ours(dataset: Dataset) -> None:
-    """An end that a former life of the name has left ends nothing; any other foreign commit stands where one of ours should."""
+    """An end that a former life of the name has left ends nothing; any other foreign commit stands
+    where one of ours should."""
     store = dataset.store
     end = Commit(7, bytes(16), 0, removed=True)
     store.create(commit_key("pets", 7), [end.encode()])

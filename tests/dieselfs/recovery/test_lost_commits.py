@@ -1,4 +1,5 @@
-"""Commits that are gone or damaged: the log made again from what chunks say, and every file is there that was."""
+"""Commits that are gone or damaged: the log made again from what chunks say, and every file is
+there that was."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def check_all_there(store: MemoryObjectStore, files: dict[bytes, bytes]) -> Data
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("skewed", [False, True])
 def test_without_any_commit(seed: int, skewed: bool) -> None:
-    """With clocks that go right anybody may put again what others have put; with others, what is a writer's own."""
+    """With clocks that go right anybody may put again what others have put; with others, what is a
+    writer's own."""
     store, index = MemoryObjectStore(), MemoryStore()
     skews = (0, 3600, -90) if skewed else (0, 0, 0)
     dataset, files = make_dataset(store, index, seed, rounds=20, skews_s=skews, shared=not skewed)
@@ -98,7 +100,8 @@ def test_without_some_commits(seed: int, skewed: bool) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("share", [0.4, 1])
 def test_without_commits_of_what_has_been_purged(seed: int, share: float) -> None:
-    """Chunks are gone that nobody says were retired, moved files say of which generation they were; the clock that purges is years ahead."""
+    """Chunks are gone that nobody says were retired, moved files say of which generation they were;
+    the clock that purges is years ahead."""
     store = MemoryObjectStore()
     _, files = make_dataset(store, MemoryStore(), seed, rounds=20, skews_s=(0, 0), purges=0.25)
     lose(store, random.Random(seed), share)
@@ -251,7 +254,8 @@ def test_of_several_lives_of_a_name_the_one_with_most_chunks_or_the_one_asked_fo
 
 
 def test_generations_that_only_others_know_of_are_missed(tmp_path: Path) -> None:
-    """The last commits leave no gap: an index, a snapshot and later chunks know that they have been."""
+    """The last commits leave no gap: an index, a snapshot and later chunks know that they have
+    been."""
     store, index = MemoryObjectStore(), MemoryStore()
     dataset, _ = make_dataset(store, index, 1, rounds=8)
     last = len(commits_of(store))
@@ -273,7 +277,8 @@ def test_generations_that_only_others_know_of_are_missed(tmp_path: Path) -> None
 
 
 def test_what_no_commit_of_ours_wrote_fills_no_store() -> None:
-    """A chunk that speaks of an impossible generation is shown as such, and no log is made up to there."""
+    """A chunk that speaks of an impossible generation is shown as such, and no log is made up to
+    there."""
     store, index = MemoryObjectStore(), MemoryStore()
     dataset, _ = make_dataset(store, index, 1, rounds=4)
     sealed: list[SealedChunk] = []

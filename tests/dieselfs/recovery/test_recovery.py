@@ -53,7 +53,8 @@ from tests.metadata.stepped_index import Piecewise, Stopped
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_index_made_again_is_the_one_before(seed: int) -> None:
-    """Files put, put again and deleted, trees removed, by three writers whose clocks differ; half of the time with purges."""
+    """Files put, put again and deleted, trees removed, by three writers whose clocks differ; half
+    of the time with purges."""
     store, index, again = MemoryObjectStore(), MemoryStore(), MemoryStore()
     dataset, files = make_dataset(
         store, index, seed, rounds=20, skews_s=(0, 3600, -90), purges=0.2 * (seed % 2)
@@ -282,7 +283,8 @@ def test_a_lost_chunk_is_named_and_gone_on_without_when_told() -> None:
 
 
 class Interrupting(MemoryObjectStore):
-    """The objects of another store; something happens before the first chunk is read, and before the last."""
+    """The objects of another store; something happens before the first chunk is read, and before
+    the last."""
 
     def __init__(self, store: MemoryObjectStore, chunks: int, happens: Callable[[], None]) -> None:
         super().__init__()
@@ -465,7 +467,8 @@ def test_a_snapshot_of_the_past_whose_chunks_are_deleted_meanwhile_is_not_publis
 
 
 class Overheard(Piecewise):
-    """Others do something at a scan, right before totals are replaced, and once the mark of the rebuild is gone."""
+    """Others do something at a scan, right before totals are replaced, and once the mark of the
+    rebuild is gone."""
 
     def __init__(self, inner: KeyValueStore, scans: int, happens: Callable[[], None]) -> None:
         super().__init__(inner, lambda: None)

@@ -1,4 +1,5 @@
-"""The statistics of a mix, against their definitions spelled out and against values known beforehand."""
+"""The statistics of a mix, against their definitions spelled out and against values known
+beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Chunk-wise shuffle: what DIESEL §4.3 promises, what training needs of ranks, and an order that never changes."""
+"""Chunk-wise shuffle: what DIESEL §4.3 promises, what training needs of ranks, and an order that
+never changes."""
 
 import json
 from collections import Counter
@@ -48,7 +49,8 @@ def test_every_file_exactly_once(sizes: list[int], seed: int, epoch: int, group_
 def test_ranks_share_the_files_equally(
     sizes: list[int], seed: int, group_size: int, world_size: int, padding: Padding
 ) -> None:
-    """As torch's DistributedSampler: equal counts; "pad" leaves nothing out, "drop" takes nothing twice."""
+    """As torch's DistributedSampler: equal counts; "pad" leaves nothing out, "drop" takes nothing
+    twice."""
     files = sum(sizes)
     orders = [
         shuffle_order(bounds_of(sizes), seed, 0, group_size, rank, world_size, padding)
@@ -109,7 +111,8 @@ def test_ranks_share_only_the_chunks_at_their_borders(
 def plainly(
     sizes: list[int], seed: int, epoch: int, group_size: int, part: set[int] | None = None
 ) -> list[int]:
-    """The definition of docs/shuffled-order.md word for word, for one rank; of a part of the files, if one is given."""
+    """The definition of docs/shuffled-order.md word for word, for one rank; of a part of the files,
+    if one is given."""
     mask = (1 << 64) - 1
 
     def mix(x: int) -> int:
@@ -238,7 +241,8 @@ def test_seeds_and_epochs_have_nothing_in_common() -> None:
 
 
 def test_an_order_is_well_mixed() -> None:
-    """Mean position of each file over 400 epochs: that of a uniform draw, within five standard deviations."""
+    """Mean position of each file over 400 epochs: that of a uniform draw, within five standard
+    deviations."""
     bounds = bounds_of([4] * 50)
     positions = np.zeros(200)
     for epoch in range(400):
@@ -281,7 +285,8 @@ def golden_cases() -> list[dict[str, object]]:
 
 
 def test_golden_orders() -> None:
-    """A training that is resumed with a later release goes on in the same order. These never change."""
+    """A training that is resumed with a later release goes on in the same order. These never
+    change."""
     assert golden_cases() == json.loads(GOLDEN.read_text())
 
 

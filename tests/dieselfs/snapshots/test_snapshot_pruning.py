@@ -1,4 +1,5 @@
-"""Which snapshots are given up: the rule over all small cases, then real snapshots with tags and leases."""
+"""Which snapshots are given up: the rule over all small cases, then real snapshots with tags and
+leases."""
 
 from __future__ import annotations
 

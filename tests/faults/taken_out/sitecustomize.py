@@ -1,7 +1,9 @@
-"""Takes one check out of every Python process that has this folder in PYTHONPATH, to prove that a test notices.
+"""Takes one check out of every Python process that has this folder in PYTHONPATH, to prove that a
+test notices.
 
-`DIESELFS_TAKEN_OUT=module:name=what`, `name` a function or `Class.method` of the module *where it is called*; `what` is what it does
-instead: `none` returns None, `true` and `false` that, `first` its first argument (of a method: the first after self).
+`DIESELFS_TAKEN_OUT=module:name=what`, `name` a function or `Class.method` of the module *where it
+is called*; `what` is what it does instead: `none` returns None, `true` and `false` that, `first`
+its first argument (of a method: the first after self).
 """
 
 import importlib.abc

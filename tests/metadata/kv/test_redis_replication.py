@@ -1,4 +1,5 @@
-"""What is concluded from what servers say of their histories; the servers themselves: tests/faults/test_redis*.py."""
+"""What is concluded from what servers say of their histories; the servers themselves:
+tests/faults/test_redis*.py."""
 
 from __future__ import annotations
 

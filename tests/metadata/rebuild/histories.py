@@ -1,4 +1,5 @@
-"""What the tests of rebuilding share: a history to rebuild, its heads, and an index as dictionaries."""
+"""What the tests of rebuilding share: a history to rebuild, its heads, and an index as
+dictionaries."""
 
 from __future__ import annotations
 

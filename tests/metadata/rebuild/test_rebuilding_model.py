@@ -1,4 +1,5 @@
-"""Thousands of short histories: a rebuilt index is, byte for byte, the one that followed every commit, however little memory there was."""
+"""Thousands of short histories: a rebuilt index is, byte for byte, the one that followed every
+commit, however little memory there was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a rebuilt index is put into: an empty one, one with faults of every kind, one that is only looked at; cut off at every call."""
+"""What a rebuilt index is put into: an empty one, one with faults of every kind, one that is only
+looked at; cut off at every call."""
 
 from __future__ import annotations
 
@@ -175,7 +176,8 @@ def test_others_fields_of_the_state_are_let_alone() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_an_interrupted_rebuild_is_never_taken_for_an_index(seed: int) -> None:
-    """Stopped before every single read, put and removal: nobody applies a commit to what is there, and another one finishes it."""
+    """Stopped before every single read, put and removal: nobody applies a commit to what is there,
+    and another one finishes it."""
     tale = random_purged_history(random.Random(seed), 5)
     right = maps_of(followed(tale))
     for present in (MemoryStore(), followed(LATER)):

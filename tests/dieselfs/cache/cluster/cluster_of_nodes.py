@@ -1,4 +1,5 @@
-"""A cache cluster of real `dlcmd serve` processes on loopback, over a dataset on a disk that all of them read and that counts what it is asked for."""
+"""A cache cluster of real `dlcmd serve` processes on loopback, over a dataset on a disk that all of
+them read and that counts what it is asked for."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ def ring_of(
 
 
 class RingClient:
-    """Reads a dataset through a cache cluster, as a mount's master does: whole chunks, files, or many files."""
+    """Reads a dataset through a cache cluster, as a mount's master does: whole chunks, files, or
+    many files."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""A cache cluster of real processes: each chunk leaves the store once, and whatever happens to a node costs reads of the store and nothing else."""
+"""A cache cluster of real processes: each chunk leaves the store once, and whatever happens to a
+node costs reads of the store and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from tests.peers.task_nodes import DLCMD, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 
 MOST_S = 20.0
-"""No read takes longer, whatever happens: two owners are given up after a second each, and machines that run tests stall."""
+"""No read takes longer, whatever happens: two owners are given up after a second each, and machines
+that run tests stall."""
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +237,8 @@ def test_a_node_that_stops_or_dies_costs_reads_of_the_store(
             reader.join(3 * MOST_S)
 
         read_while(lambda: nodes[0].send(signal.SIGSTOP))
-        # The other node takes the share over: who comes now reads the store once, and the next one not at all.
+        # The other node takes the share over: who comes now reads the store once, and the next one
+        # not at all.
         later = client_of(nodes)
         warm(later)
         assert costs(dataset, nodes, lambda: warm(later), 0)
@@ -325,7 +328,8 @@ def test_a_node_that_starts_again_has_what_its_ssd_holds(
         assert node.process is not None
         while node.process.poll() is None:  # however often it is told to
             node.process.send_signal(signal.SIGTERM)
-            # Without a pause CPython calls handlers inside of handlers, until there is no stack left.
+            # Without a pause CPython calls handlers inside of handlers, until there is no stack
+            # left.
             time.sleep(0.001)
         assert node.process.returncode == 0
         assert node.log.rstrip().endswith("ended")

@@ -1,4 +1,5 @@
-"""What a cache node makes of requests: memory, SSD, store, each as seldom as can be; and an SSD that is not there."""
+"""What a cache node makes of requests: memory, SSD, store, each as seldom as can be; and an SSD
+that is not there."""
 
 from __future__ import annotations
 

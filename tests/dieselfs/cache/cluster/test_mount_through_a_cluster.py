@@ -1,4 +1,5 @@
-"""A real mount that reads through real cache nodes: each chunk leaves the store once, and a node that dies or stops is not noticed by readers."""
+"""A real mount that reads through real cache nodes: each chunk leaves the store once, and a node
+that dies or stops is not noticed by readers."""
 
 from __future__ import annotations
 

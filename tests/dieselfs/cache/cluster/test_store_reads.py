@@ -1,4 +1,5 @@
-"""How a cache node reads the store: who waits for a turn, who does not, and what the node's log says."""
+"""How a cache node reads the store: who waits for a turn, who does not, and what the node's log
+says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Over the simulated runtime: the time is virtual, and each case runs with several orders of threads."""
+"""Over the simulated runtime: the time is virtual, and each case runs with several orders of
+threads."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class ListedMembers:
 
 
 class Peers:
-    """In place of a `PeerClient`: the peers at these addresses answer, or say what they have to say."""
+    """In place of a `PeerClient`: the peers at these addresses answer, or say what they have to
+    say."""
 
     def __init__(self, runtime: SimulatedRuntime) -> None:
         self.runtime = runtime

@@ -1,4 +1,5 @@
-"""How a node takes part, from flags, -o options and variables; and what is refused, with a hint that says what to write."""
+"""How a node takes part, from flags, -o options and variables; and what is refused, with a hint
+that says what to write."""
 
 from dataclasses import replace
 from pathlib import Path

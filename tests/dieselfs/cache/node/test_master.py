@@ -1,4 +1,5 @@
-"""The master in its own process: many threads, real files, a source that waits and fails on command."""
+"""The master in its own process: many threads, real files, a source that waits and fails on
+command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Nodes of a task as processes on this machine, each with a memory folder of its own; and what they read of the store."""
+"""Nodes of a task as processes on this machine, each with a memory folder of its own; and what they
+read of the store."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def scripted_peer(
     runtime: Runtime = OPERATING_SYSTEM,
     listen: PeerAddress = LOOPBACK,
 ) -> Iterator[Member]:
-    """Each connection follows the next script, and the last one all that come after, until it returns or the connection ends."""
+    """Each connection follows the next script, and the last one all that come after, until it
+    returns or the connection ends."""
     listener = runtime.listen(listen)
     left = list(scripts)
     streams: list[Stream] = []

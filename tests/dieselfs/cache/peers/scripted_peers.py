@@ -1,4 +1,5 @@
-"""Peers in this process, without sockets: what each holds, and how it misbehaves. Takes the place of `PeerClient`."""
+"""Peers in this process, without sockets: what each holds, and how it misbehaves. Takes the place
+of `PeerClient`."""
 
 from __future__ import annotations
 

@@ -471,7 +471,8 @@ def test_large_batches_are_several_messages(large: Content, small: Content, tmp_
 
 
 def test_a_batch_with_a_chunk_that_is_not_held_costs_the_others_nothing(node: Node) -> None:
-    """A message is answered whole or not at all; the files of the other chunks still come from the peer."""
+    """A message is answered whole or not at all; the files of the other chunks still come from the
+    peer."""
     chunks = node.owned_by("a")
     assert len(chunks) > 3
     peer = node.peers.peers["a"]

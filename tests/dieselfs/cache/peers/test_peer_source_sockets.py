@@ -1,4 +1,5 @@
-"""Three nodes over loopback, with real sockets, view files and secrets, whose memories are dictionaries: who reads what from where."""
+"""Three nodes over loopback, with real sockets, view files and secrets, whose memories are
+dictionaries: who reads what from where."""
 
 from __future__ import annotations
 
@@ -320,7 +321,8 @@ def test_it_finds_its_peers_after_pickling(task: Task, tmp_path: Path) -> None:
 
 
 def test_a_node_without_room_reads_ranges_from_the_owners(task: Task) -> None:
-    """Its master has room for one chunk; files in parts as the kernel asks for them, and many at once."""
+    """Its master has room for one chunk; files in parts as the kernel asks for them, and many at
+    once."""
     reader = task.node("a")
     others = [chunk for chunk in task.chunks if task.ranked(chunk)[0] != "a"]
     for chunk in others:

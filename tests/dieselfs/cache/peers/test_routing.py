@@ -15,7 +15,8 @@ MEMBERS = [Member(name, PeerAddress(name, 1), 1) for name in "abcd"]
 
 
 def cases() -> Iterator[tuple[tuple[Member, ...], str, frozenset[str]]]:
-    """(ranked, me, up): every order of every subset, me anywhere or without a share, every set of those that are up."""
+    """(ranked, me, up): every order of every subset, me anywhere or without a share, every set of
+    those that are up."""
     for count in range(5):
         for ranked in itertools.permutations(MEMBERS, count):
             for me in "abcdz":
@@ -62,7 +63,8 @@ def test_an_owner_asks_only_the_best_other_and_only_what_it_holds() -> None:
 
 
 def test_nobody_asks_itself_or_who_is_down_and_no_question_leads_back() -> None:
-    """Two nodes with whatever views: a question that may fetch is answered by an owner's, and that one by nobody's."""
+    """Two nodes with whatever views: a question that may fetch is answered by an owner's, and that
+    one by nobody's."""
     roles: tuple[Role, ...] = ("reader", "owner")
     for ranked, me, up in cases():
         for role in roles:

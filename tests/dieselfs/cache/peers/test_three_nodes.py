@@ -1,4 +1,5 @@
-"""Three nodes of a task, each a process that leads a memory of its own: what leaves the store, and how often."""
+"""Three nodes of a task, each a process that leads a memory of its own: what leaves the store, and
+how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A blob on an SSD holds every byte of a snapshot where the kernel looks for it, whatever happens while it is written."""
+"""A blob on an SSD holds every byte of a snapshot where the kernel looks for it, whatever happens
+while it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A double of node memory for one process: maps files, fetches from a source, evicts what it is told to."""
+"""A double of node memory for one process: maps files, fetches from a source, evicts what it is
+told to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a process knows of its node's memory being full, by a clock of its own; and what readers of a full memory do."""
+"""What a process knows of its node's memory being full, by a clock of its own; and what readers of
+a full memory do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A process that leads if nobody does asks for a master when the one before has gone, and not otherwise."""
+"""A process that leads if nobody does asks for a master when the one before has gone, and not
+otherwise."""
 
 from dieselfs.cache.task.succession import Succession
 from dieselfs.errors import MasterGone

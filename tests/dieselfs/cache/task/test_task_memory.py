@@ -1,4 +1,5 @@
-"""Which task and which peers a client's memory has; and two clients that are two nodes, each with a memory folder of its own."""
+"""Which task and which peers a client's memory has; and two clients that are two nodes, each with a
+memory folder of its own."""
 
 from __future__ import annotations
 

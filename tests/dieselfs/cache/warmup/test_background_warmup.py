@@ -1,4 +1,5 @@
-"""A dataset comes onto the SSD behind its readers: by one process of a node at a time, again after whatever stops it, and out of the readers' way."""
+"""A dataset comes onto the SSD behind its readers: by one process of a node at a time, again after
+whatever stops it, and out of the readers' way."""
 
 from __future__ import annotations
 

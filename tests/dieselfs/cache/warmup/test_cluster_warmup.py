@@ -1,4 +1,5 @@
-"""A dataset on the SSDs of a cache cluster: filled by one who keeps nothing, and read from there by nodes that warm SSDs of their own."""
+"""A dataset on the SSDs of a cache cluster: filled by one who keeps nothing, and read from there by
+nodes that warm SSDs of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One frame of each kind, and a whole handshake: what docs/peer-protocol.md shows and tests/golden/peer-frames-v1.json holds."""
+"""One frame of each kind, and a whole handshake: what docs/peer-protocol.md shows and
+tests/golden/peer-frames-v1.json holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is said comes back as it was; what is not understood is refused before anything is made of it."""
+"""What is said comes back as it was; what is not understood is refused before anything is made of
+it."""
 
 from __future__ import annotations
 

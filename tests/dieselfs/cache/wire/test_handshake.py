@@ -1,4 +1,5 @@
-"""Who knows the secret of the same task is let in, on both sides; nobody else is, whatever they have recorded."""
+"""Who knows the secret of the same task is let in, on both sides; nobody else is, whatever they
+have recorded."""
 
 from __future__ import annotations
 
@@ -219,7 +220,8 @@ class TestReplay:
                 asking.prove(said)
 
     def test_a_client_led_to_its_own_server_is_refused(self) -> None:
-        """node-1's question to node-2 is thrown back at node-1, which knows the secret: it would answer itself."""
+        """node-1's question to node-2 is thrown back at node-1, which knows the secret: it would
+        answer itself."""
         with pytest.raises(PeerRefused, match="another member listens"):
             server(me="node-1").challenge(client(peer="node-2").hello())
 

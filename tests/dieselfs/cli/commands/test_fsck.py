@@ -1,4 +1,5 @@
-"""`dlcmd fsck`: what it prints, what it asks, and the exit codes that scripts tell clean, repaired and damaged by."""
+"""`dlcmd fsck`: what it prints, what it asks, and the exit codes that scripts tell clean, repaired
+and damaged by."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,5 @@
-"""mount, umount, mounts with real daemons: which snapshot is chosen, what is refused, and that options reach the daemon."""
+"""mount, umount, mounts with real daemons: which snapshot is chosen, what is refused, and that
+options reach the daemon."""
 
 import json
 import os

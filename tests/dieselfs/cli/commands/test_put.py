@@ -499,7 +499,8 @@ def test_bad_sources_leave_everything_as_it_was(place: Place, source: Path, tmp_
     os.geteuid() != 0, reason="only root can become somebody who may not read a file"
 )
 def test_an_unreadable_file_or_folder() -> None:
-    """In a forked child without root's powers; the folders of pytest and perhaps the checkout are closed to it."""
+    """In a forked child without root's powers; the folders of pytest and perhaps the checkout are
+    closed to it."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         top, out = work / "top", work / "out"

@@ -1,4 +1,5 @@
-"""`dlcmd scrub`: what it prints, its options and exit codes, and that Ctrl-C costs nothing but time."""
+"""`dlcmd scrub`: what it prints, its options and exit codes, and that Ctrl-C costs nothing but
+time."""
 
 import json
 import os

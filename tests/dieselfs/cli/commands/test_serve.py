@@ -1,4 +1,5 @@
-"""`dlcmd serve` and `dlcmd cluster`: what is refused before anything is opened. What they do is in `tests/dieselfs/cache/cluster`."""
+"""`dlcmd serve` and `dlcmd cluster`: what is refused before anything is opened. What they do is in
+`tests/dieselfs/cache/cluster`."""
 
 from __future__ import annotations
 

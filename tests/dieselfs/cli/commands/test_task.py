@@ -1,4 +1,5 @@
-"""`dlcmd task`, and mounts with peers: what is refused, what reaches the daemon, and that the secret is seen nowhere.
+"""`dlcmd task`, and mounts with peers: what is refused, what reaches the daemon, and that the
+secret is seen nowhere.
 
 Two nodes are two folders for memory on one machine, and two mounts.
 """
@@ -251,7 +252,8 @@ def test_two_mounts_put_their_memory_together(
         own = [next(m for m in members if m["state"] == "me") for members in shown]
         return sum(member["status"]["from_store_bytes"] for member in own)
 
-    # Once, but for what a machine that stalls makes a peer look silent for; each alone would read twice as much.
+    # Once, but for what a machine that stalls makes a peer look silent for; each alone would read
+    # twice as much.
     assert from_store() <= 1.5 * content
     for node in nodes:
         found = node.statistics()["peers"]

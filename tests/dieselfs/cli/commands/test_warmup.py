@@ -101,7 +101,8 @@ def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
 def test_a_folder_or_size_that_can_t_be_is_refused(
     dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    """Before, an empty one was the current folder, and too small a tier was only to be seen in a log."""
+    """Before, an empty one was the current folder, and too small a tier was only to be seen in a
+    log."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m").mkdir()
     empty = dlcmd(*command, "--ssd", "")

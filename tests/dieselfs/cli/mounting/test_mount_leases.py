@@ -1,4 +1,5 @@
-"""Real mounts and their leases: announced, widened by a refresh, taken back, left behind by SIGKILL, and missed without harm."""
+"""Real mounts and their leases: announced, widened by a refresh, taken back, left behind by
+SIGKILL, and missed without harm."""
 
 from __future__ import annotations
 

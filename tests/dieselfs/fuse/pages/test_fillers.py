@@ -1,4 +1,5 @@
-"""Page fillers: by ranges of an ordinary sparse file, by stores of a connection that is none, by a helper process on real files."""
+"""Page fillers: by ranges of an ordinary sparse file, by stores of a connection that is none, by a
+helper process on real files."""
 
 import ctypes
 import errno

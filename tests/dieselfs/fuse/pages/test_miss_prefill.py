@@ -1,4 +1,5 @@
-"""Prefill without a known order: chunks of READs that miss, a budget, and what is learned from fills that were wasted."""
+"""Prefill without a known order: chunks of READs that miss, a budget, and what is learned from
+fills that were wasted."""
 
 import os
 import random

@@ -315,7 +315,8 @@ def test_what_an_order_leaves_is_dropped_before_the_next_one_fills(mount: Make, 
 
 
 def test_bytes_that_were_read_past_memory_are_counted(mount: Make, kind: str) -> None:
-    """Chunks that cannot be fetched ahead come into the page cache by READs, and leave it all the same."""
+    """Chunks that cannot be fetched ahead come into the page cache by READs, and leave it all the
+    same."""
     mounted = mount(more(kind, 12), [])
     mounted.memory.failing = set(range(0, 50, 3))
     for epoch in range(2):

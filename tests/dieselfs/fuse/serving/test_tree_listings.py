@@ -1,4 +1,5 @@
-"""Listings in the kernel's format equal `Snapshot.children`, wherever they begin and however they are cut."""
+"""Listings in the kernel's format equal `Snapshot.children`, wherever they begin and however they
+are cut."""
 
 import random
 import stat

@@ -1,4 +1,5 @@
-"""A store and an index whose every call is a step, at which something happens: another writer commits, or the process ends."""
+"""A store and an index whose every call is a step, at which something happens: another writer
+commits, or the process ends."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class EndOfProcess:
 
 
 class Interference:
-    """Calls `change` soon, then again after at most `pause` steps, `most` times; steps of the change itself are none."""
+    """Calls `change` soon, then again after at most `pause` steps, `most` times; steps of the
+    change itself are none."""
 
     def __init__(self, draw: random.Random, pause: int, most: int, change: Step) -> None:
         self._draw = draw

@@ -1,4 +1,5 @@
-"""A dataset in memory with a dictionary beside it that says what it must hold, and comparisons of its index with ones made from the store."""
+"""A dataset in memory with a dictionary beside it that says what it must hold, and comparisons of
+its index with ones made from the store."""
 
 from __future__ import annotations
 

@@ -86,14 +86,16 @@ def test_after_the_grace_period_the_old_chunks_go() -> None:
     assert not report.waiting
     chunks = world.open().namespace.chunks()
     assert world.objects() == {str(ChunkId(chunk_id)) for chunk_id in chunks}
-    # What the deletions hid is gone, so they go too, and the directory's record is all that is left beside the files.
+    # What the deletions hid is gone, so they go too, and the directory's record is all that is left
+    # beside the files.
     assert report.deletions_dropped == 20
     assert sum(record.entry_count - record.file_count for record in chunks.values()) == 1
     assert not world.purge(SMALL_ROUNDS).changed
 
 
 def test_files_keep_their_order() -> None:
-    """What lay together lies together: a purge does not sort what was scattered, nor scatter what was sorted."""
+    """What lay together lies together: a purge does not sort what was scattered, nor scatter what
+    was sorted."""
     world = PurgedDataset()
     paths = [b"%02d" % n for n in random.Random(3).sample(range(80), 80)]
     dataset = world.open()
@@ -404,7 +406,8 @@ def test_requests_that_make_no_sense(request_: PurgeRequest) -> None:
 
 
 def test_a_deleted_directory_is_remembered_as_long_as_any_record_lies_below_it() -> None:
-    """A chunk that stays holds the deletion of a file in it, whose record is found by way of the directory's alone."""
+    """A chunk that stays holds the deletion of a file in it, whose record is found by way of the
+    directory's alone."""
     world = PurgedDataset()
     world.put({b"d/x": b"x"})
     dataset = world.open()
@@ -458,7 +461,8 @@ def test_a_reader_without_a_snapshot_finds_a_file_that_is_moved_while_it_looks(
 
 @pytest.mark.parametrize("of_directory", [False, True])
 def test_an_index_that_forgot_is_not_purged_by(of_directory: bool) -> None:
-    """A recount of its holes takes for dead what it forgot; the store still has it, and a purge would not take it along."""
+    """A recount of its holes takes for dead what it forgot; the store still has it, and a purge
+    would not take it along."""
     world = with_holes()
     world.make_directory(b"empty", 0o700, 5)
     dataset = world.open()

@@ -1,4 +1,5 @@
-"""A purge that ends at any call to the store or the index loses nothing, and the next one finishes the work."""
+"""A purge that ends at any call to the store or the index loses nothing, and the next one finishes
+the work."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from tests.metadata.stepped_index import Stopped
 
 
 def tale() -> PurgedDataset:
-    """Overwrites, deletions, a directory that came back, chunks that are wholly dead, and one with a large file."""
+    """Overwrites, deletions, a directory that came back, chunks that are wholly dead, and one with
+    a large file."""
     world = PurgedDataset()
     world.put({b"a/x": b"1" * 900, b"a/y": b"2" * 900, b"b/z": b"3" * 1500, b"c": b"4" * 9000})
     world.make_directory(b"a", 0o700, 5)

@@ -1,4 +1,5 @@
-"""Random histories with purges in between: nothing is lost, and the index stays what the store alone would make."""
+"""Random histories with purges in between: nothing is lost, and the index stays what the store
+alone would make."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def test_purges_at_random_points(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_writers_go_on_while_a_purge_runs(seed: int) -> None:
-    """Puts, overwrites and deletions, of whole directories too, between any two calls that the purge makes."""
+    """Puts, overwrites and deletions, of whole directories too, between any two calls that the
+    purge makes."""
     draw = random.Random(seed)
     world = PurgedDataset()
     for _ in range(8):

@@ -16,7 +16,8 @@ def chunk_id(number: int) -> bytes:
 
 
 def record(files: int, dead: int, size: int = 1000, *, bare: int = 0) -> ChunkRecord:
-    """Of `files` files of `size` bytes the first `dead` are holes; and `bare` entries without content."""
+    """Of `files` files of `size` bytes the first `dead` are holes; and `bare` entries without
+    content."""
     entries = files + bare
     return ChunkRecord(
         generation=2,
