@@ -126,7 +126,8 @@ def in_random_order(data: Dataset) -> Path:
 
 
 def in_chunkwise_order(data: Dataset, root: Path, group: int) -> Path:
-    """The mount's own list for an epoch: chunks shuffled, and the files of `group` chunks together."""
+    """The mount's own list for an epoch: chunks shuffled, and the files of `group` chunks
+    together."""
     order = root / f".dieselfs/shuffle/seed=1,epoch=0,group={group},rank=0,world=1"
     return _written(data.folder / f"chunkwise-order-{group}", order.read_text())
 

@@ -216,7 +216,8 @@ def _require_complete(root: Path, source: Path, entries: int) -> None:
 
 
 def _find(root: Path) -> list[bytes]:
-    """All paths below, with the size of files: that of a directory is the file system's own affair."""
+    """All paths below, with the size of files: that of a directory is the file system's own
+    affair."""
     shown = ["-type", "f", "-printf", r"%P %s\0", "-o", "-printf", r"%P\0"]
     done = subprocess.run(
         ["find", root, "-mindepth", "1", *shown], stdout=subprocess.PIPE, check=True

@@ -22,7 +22,8 @@ def eventually(
     *,
     ignored: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> _Found:
-    """Return the first true value of `condition`. A call that raises one of `ignored` is repeated."""
+    """Return the first true value of `condition`. A call that raises one of `ignored` is
+    repeated."""
     began = time.monotonic()
     while True:
         error: Exception | None = None

@@ -151,7 +151,8 @@ def test_a_store_that_hangs_is_given_up(ceph: Ceph, url: str) -> None:
 
 
 def test_the_main_job(url: str, tmp_path: Path) -> None:
-    """Pack, mount by the index, mount without one from the store's snapshot alone, check, recover."""
+    """Pack, mount by the index, mount without one from the store's snapshot alone, check,
+    recover."""
     environment = {
         **os.environ,
         "DIESELFS_STORE": url,

@@ -1,4 +1,5 @@
-"""The read stack over a real cache node: who answers which read, and that damage ends at the store."""
+"""The read stack over a real cache node: who answers which read, and that damage ends at the
+store."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def use(data: bytes) -> None:
 
 
 def _section(content: bytes, form: str, skew: int) -> memoryview[int]:
-    """The content as numbers if its length is one of numbers, else as bytes, in memory of its own."""
+    """The content as numbers if its length is one of numbers, else as bytes, in memory of its
+    own."""
     memory = np.frombuffer(bytes(skew) + content, np.uint8).copy()
     section = memoryview(memory)[skew:]
     fits = content and len(content) % struct.calcsize(form) == 0

@@ -28,7 +28,8 @@ HISTORIES = 300
 
 
 def check(index: MemoryStore, history: History) -> None:
-    """The index equals the reference: names, places, attributes, totals, and every chunk's holes."""
+    """The index equals the reference: names, places, attributes, totals, and every chunk's
+    holes."""
     expected = Reference.of(history)
     namespace = Namespace(index, DATASET)
     files, directories = {}, {}

@@ -1,4 +1,5 @@
-"""What a reader sees when a source fails: EIO with the reason in the log, and a mount that goes on."""
+"""What a reader sees when a source fails: EIO with the reason in the log, and a mount that goes
+on."""
 
 import errno
 import os

@@ -375,7 +375,8 @@ def test_a_mount_can_end_while_it_is_refreshed(crowds: Versions, tmp_path: Path)
 
 
 class Readers:
-    """Threads that read paths of a dataset that is one of two versions, and what they found wrong."""
+    """Threads that read paths of a dataset that is one of two versions, and what they found
+    wrong."""
 
     def __init__(self, mount: Path, contents: tuple[Files, Files], count: int) -> None:
         self._mount = mount

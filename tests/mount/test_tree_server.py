@@ -289,7 +289,8 @@ def test_a_list_is_complete_and_keeps_its_inode(small: PackedDataset, tmp_path: 
 
 
 def test_another_server_goes_on_with_the_connection(small: PackedDataset, tmp_path: Path) -> None:
-    """The process that takes a connection over sees no INIT; names, open files and documents go on."""
+    """The process that takes a connection over sees no INIT; names, open files and documents go
+    on."""
     with served(small, tmp_path / "mnt") as found:
         first = found.connection
         reading = os.open(found.path / "large", os.O_RDONLY)

@@ -1,4 +1,5 @@
-"""Two versions of one dataset, as snapshots of one store, for tests of mounts that are refreshed."""
+"""Two versions of one dataset, as snapshots of one store, for tests of mounts that are
+refreshed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,8 @@ class Versions:
 def pack_versions(
     before: Files, after: Files, folder: Path, target_bytes: int = DEFAULT_TARGET_BYTES
 ) -> Versions:
-    """A dataset that held `before` and then `after`; of what it held before nothing else is left."""
+    """A dataset that held `before` and then `after`; of what it held before nothing else is
+    left."""
     client = Client.connect(
         "sample",
         store=LocalDirectory(folder / "store"),

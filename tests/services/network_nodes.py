@@ -228,7 +228,8 @@ class Network:
 
 @contextmanager
 def network_nodes(count: int) -> Iterator[Network]:
-    """A network of `count` nodes. At its end nothing is left of it: no process, no mount, no file."""
+    """A network of `count` nodes. At its end nothing is left of it: no process, no mount, no
+    file."""
     _sweep()
     owner = f"{_PREFIX}{os.getpid()}-{_began(os.getpid())}-"
     folder = Path(tempfile.mkdtemp(prefix=owner, dir=TMPFS))

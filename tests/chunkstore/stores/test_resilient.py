@@ -54,7 +54,8 @@ class TestOverADirectory(SharedObjectStoreContract):
 
 
 class TestPickled:
-    """A helper process is given the store: with what it needs, and without what is of this process."""
+    """A helper process is given the store: with what it needs, and without what is of this
+    process."""
 
     def test_over_a_directory(self, tmp_path: Path) -> None:
         store = ResilientStore(LocalDirectory(tmp_path / "store"))
@@ -101,7 +102,8 @@ class TestPickled:
 
 
 class TestForked:
-    """A child has wrappers of its own: none of the parent's reads, latencies and counts are there."""
+    """A child has wrappers of its own: none of the parent's reads, latencies and counts are
+    there."""
 
     def test_nothing_is_in_flight(self) -> None:
         with ThreadPoolExecutor(2) as pool, hanging() as hang:

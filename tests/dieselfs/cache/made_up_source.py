@@ -1,4 +1,5 @@
-"""A `ChunkSource` that counts, waits and fails on command. Content follows from the chunk's number."""
+"""A `ChunkSource` that counts, waits and fails on command. Content follows from the chunk's
+number."""
 
 from __future__ import annotations
 

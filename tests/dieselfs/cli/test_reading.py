@@ -86,7 +86,8 @@ def test_ls_without_an_address_lists_datasets(dlcmd: Dlcmd) -> None:
 
 
 def put_elsewhere(url: str, name: str, files: int) -> int:
-    """Put a dataset of the store that another index than the test's knows; return its generation."""
+    """Put a dataset of the store that another index than the test's knows; return its
+    generation."""
     index = open_index(f"{url}-elsewhere")
     with Client.connect(
         name, store=open_store(url), index=index, create=True, snapshot_folder=Path("/nowhere")

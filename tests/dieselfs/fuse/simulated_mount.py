@@ -81,7 +81,8 @@ class SimulatedEvents:
 
 
 class SimulatedCache:
-    """The kernel's page cache, and a filler that fills it when it is asked for what it has filled."""
+    """The kernel's page cache, and a filler that fills it when it is asked for what it has
+    filled."""
 
     def __init__(self, snapshot: NamedSnapshot, events: SimulatedEvents, kind: str) -> None:
         self.snapshot, self.events = snapshot, events
@@ -252,7 +253,8 @@ class SimulatedMount:
         kind: str = "stores",
         watches: int = 1 << 30,
     ) -> None:
-        """`kind`: how the filler fills, by ranges of a blob, by files that it opens, or by stores."""
+        """`kind`: how the filler fills, by ranges of a blob, by files that it opens, or by
+        stores."""
         self.snapshot, self.budget_bytes = snapshot, budget_bytes
         self.events = SimulatedEvents(watches)
         self.cache = SimulatedCache(snapshot, self.events, kind)

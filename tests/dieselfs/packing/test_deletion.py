@@ -1,4 +1,5 @@
-"""`put --delete`: a directory of the dataset becomes equal to its source, and nothing else changes."""
+"""`put --delete`: a directory of the dataset becomes equal to its source, and nothing else
+changes."""
 
 from __future__ import annotations
 

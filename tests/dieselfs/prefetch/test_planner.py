@@ -1,4 +1,5 @@
-"""Which plans are read now, and which come next: decisions from values, without threads and files."""
+"""Which plans are read now, and which come next: decisions from values, without threads and
+files."""
 
 from collections.abc import Iterable
 

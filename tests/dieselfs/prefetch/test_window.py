@@ -1,4 +1,5 @@
-"""What is fetched, expected and given up, from values alone: no thread, no clock, no node memory."""
+"""What is fetched, expected and given up, from values alone: no thread, no clock, no node
+memory."""
 
 import random
 

@@ -134,7 +134,8 @@ def test_a_commit_during_the_scan(dataset: Dataset, index: Hooked, folder: Path,
 
 
 def test_commits_during_every_scan(dataset: Dataset, index: Hooked, folder: Path) -> None:
-    """After two disturbed scans the snapshot is made from commits and heads, which nobody disturbs."""
+    """After two disturbed scans the snapshot is made from commits and heads, which nobody
+    disturbs."""
     made = [0]
 
     def disturb(number: int) -> None:

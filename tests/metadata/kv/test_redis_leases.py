@@ -79,7 +79,8 @@ def test_a_cluster_some_of_whose_named_nodes_are_gone(redis_cluster_url: str, na
 
 
 def test_the_set_moves_with_its_slot(own_redis_cluster: RedisCluster, name: str) -> None:
-    """The master and its replica change places: found again at once, and what was there is there."""
+    """The master and its replica change places: found again at once, and what was there is
+    there."""
     leases = RedisLeaseSet(own_redis_cluster.url, name)
     leases.renew("a", b"a", LEASE_S)
     at = [0, 5461, 10923, 16384]

@@ -70,7 +70,8 @@ def test_mending_in_a_real_database(index: KeyValueStore) -> None:
 
 
 def test_any_damage_is_found_and_mended() -> None:
-    """Every record once: a flipped bit, gone, a value of a later commit, too short to have a stamp."""
+    """Every record once: a flipped bit, gone, a value of a later commit, too short to have a
+    stamp."""
     right = maps_of(followed(TALE))
     places = [(key, field) for key, fields in right.items() for field in fields]
     for key, field in places:

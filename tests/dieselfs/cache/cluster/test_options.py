@@ -1,4 +1,5 @@
-"""The options of a cache cluster (flags, variables, profiles), and the topic of a client's hello."""
+"""The options of a cache cluster (flags, variables, profiles), and the topic of a client's
+hello."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pieces as files: whole or not there, never changed, and nothing left of those that did not fit."""
+"""Pieces as files: whole or not there, never changed, and nothing left of those that did not
+fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A node's part in its task's peer cache, with real masters, sockets and snapshots in this process."""
+"""A node's part in its task's peer cache, with real masters, sockets and snapshots in this
+process."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ def test_the_owner_is_who_a_reader_asks_first() -> None:
 
 @pytest.mark.parametrize("role", ["reader", "owner"])
 def test_verdicts_are_asked_for_when_they_are_needed(role: Role) -> None:
-    """A breaker that opens between two questions counts, and who is not reached is not asked about."""
+    """A breaker that opens between two questions counts, and who is not reached is not asked
+    about."""
     seen: list[str] = []
 
     def is_up(member: str) -> bool:

@@ -663,7 +663,8 @@ def check_whole_or_absent(place: Place, source: Path) -> int:
 
 
 def wait_for_chunks(place: Place, count: int, process: subprocess.Popen[bytes]) -> None:
-    """Until the store holds so many objects, or the put is over: it is always somewhere else then."""
+    """Until the store holds so many objects, or the put is over: it is always somewhere else
+    then."""
     while process.poll() is None:
         folder = place.folder / "store/datasets/d"
         if sum(len(names) for _, _, names in os.walk(folder)) >= count:

@@ -1,4 +1,5 @@
-"""`dlcmd warmup`, `dlcmd cache` and `dlcmd ls --cached`: a dataset on an SSD under the user's hand."""
+"""`dlcmd warmup`, `dlcmd cache` and `dlcmd ls --cached`: a dataset on an SSD under the user's
+hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Control files by look-up and forget: content fixed, memory given back, numbers never used again."""
+"""Control files by look-up and forget: content fixed, memory given back, numbers never used
+again."""
 
 import errno
 import stat

@@ -1,4 +1,5 @@
-"""Requests of the control directory's own mount, and what the kernel does not send to a real one."""
+"""Requests of the control directory's own mount, and what the kernel does not send to a real
+one."""
 
 import errno
 import os

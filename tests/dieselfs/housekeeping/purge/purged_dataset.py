@@ -83,7 +83,8 @@ class PurgedDataset:
         return purge(self.open(), request)
 
     def check(self) -> None:
-        """The index says what the dictionary says and what the store says, and every file is read."""
+        """The index says what the dictionary says and what the store says, and every file is
+        read."""
         dataset = self.open()
         self.check_content(dataset)
         present = maps_of(dataset.index)
