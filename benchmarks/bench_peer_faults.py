@@ -8,9 +8,8 @@ together, in windows of half a second.
     killed    SIGKILL of all that a node runs, in mid-epoch: seconds until the others reach 0.9 of
               what two nodes give
     stopped   SIGSTOP of all that a node runs: the longest single read of the others; the time a
-              file takes them afterwards, against two nodes; and after
-              SIGCONT the seconds until that node serves again (until it sends 1 MB in half a
-              second)
+              file takes them afterwards, against two nodes; and after SIGCONT the seconds until
+              that node serves again (until it sends 1 MB in half a second)
 
 Expectation: a peer that is silent is given up after 1 s and asked no more; its share, a third, is
 fetched in chunks, 0.6 s for 96 MB. Needs root.

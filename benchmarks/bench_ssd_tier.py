@@ -2,27 +2,23 @@
 where it can't help?
 
 hit      through TieredStore and ChunkReader, as readers read, over plain reads (open, pread, close)
-of the same bytes in files of the same disk, random
-         order; cold (page cache dropped before each round) and warm. Bars: 0.8 for 4 MiB, 0.5 for
-         110 KiB. Expected: cold the disk decides; warm a memcpy of
-         4 MiB takes 0.5 ms and two checksums over it 0.3 ms each, so 0.5; 110 KiB: a thread's
-         hand-over, an index look-up and an open beside 30 µs.
+         of the same bytes in files of the same disk, random order; cold (page cache dropped before
+         each round) and warm. Bars: 0.8 for 4 MiB, 0.5 for 110 KiB. Expected: cold the disk
+         decides; warm a memcpy of 4 MiB takes 0.5 ms and two checksums over it 0.3 ms each, so 0.5;
+         110 KiB: a thread's hand-over, an index look-up and an open beside 30 µs.
 epoch    110 KiB files in random order, one by one, from a disk of 8.3 ms a seek and 150 MB/s (9.0
-ms a file): the SSD warm, over no tier. Bar: 5. Expected:
-         0.2 ms a file, 40.
+         ms a file): the SSD warm, over no tier. Bar: 5. Expected: 0.2 ms a file, 40.
 failing  the SSD gives EIO (a loop device whose file was cut), or ENOSPC: reads of 110 KiB by a
-store in the page cache after the first 5 s, over no tier. Bar:
-         0.97. Expected: a comparison, 1.0.
+         store in the page cache after the first 5 s, over no tier. Bar: 0.97. Expected: a
+         comparison, 1.0.
 restart  100,000 segments: until the first hit, page cache dropped, with the index kept and lost.
-Bar: 1 s. Expected: some ms; 400 reads and 4 µs a segment. cluster  the node reads through a cache
-cluster of one node, its own SSD is in front and warm: reads of 110 KiB that the own SSD answers.
-Bar: 99 %.
-         Expected: all.
+         Bar: 1 s. Expected: some ms; 400 reads and 4 µs a segment.
 churn    two processes' stores write, evict, shrink and grow one tier: bytes of the SSD above the
-budget after any step. Bar: none.
+         budget after any step. Bar: none.
 
-python -m benchmarks.bench_ssd_tier [--only hit,epoch,failing,restart,cluster,churn] [--quick]
-(as root)
+As root:
+
+    python -m benchmarks.bench_ssd_tier [--only hit,epoch,failing,restart,churn] [--quick]
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ import itertools
 import os
 import random
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -46,7 +41,7 @@ from pathlib import Path
 from benchmarks.harness import REPOSITORY, report, run_rounds, scratch, spread, sync
 from benchmarks.slow_store import SlowStore
 from chunkstore.chunk_format import KIND_FILE, DatasetRef, decode_head
-from chunkstore.chunk_id import ChunkId, ChunkIdGenerator
+from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.chunk_writer import ChunkWriter, SealedChunk
@@ -56,16 +51,6 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.resilient import ResilientStore
-from dieselfs.cache.cluster.cache_node import CacheNode
-from dieselfs.cache.cluster.node_settings import CacheNodeSettings
-from dieselfs.cache.cluster.settings import CacheClusterSettings
-from dieselfs.cache.ports.peer_settings import StaticPeers
-from dieselfs.cache.ports.runtime import PeerAddress
-from dieselfs.cache.ports.secret import TaskSecret
-from dieselfs.cache.read_settings import ReadSettings
-from dieselfs.cache.read_stack import ReadStack
-from dieselfs.cache.ssd.settings import SsdSettings, end_tiers, shared_tier
-from dieselfs.snapshots.expected_files import ExpectedFiles
 
 MIB = 1 << 20
 FILE_BYTES = 110 << 10
@@ -384,66 +369,6 @@ for line in sys.stdin:
 """
 
 
-class _Known(ExpectedFiles):
-    """The chunks of a dataset without a snapshot."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        super().__init__()
-        self._chunks = {chunk.id: chunk for chunk in dataset.chunks}
-
-    def of(self, chunk: ChunkId) -> None:
-        return None
-
-    def chunk(self, chunk: ChunkId) -> ChunkRef | None:
-        return self._chunks.get(chunk)
-
-    def only_file(self, chunk: ChunkId) -> None:
-        return None
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def cluster(folder: Path, *, quick: bool) -> None:
-    dataset = make_dataset(folder / "store", 8 if quick else 50)
-    secret, listen = (
-        TaskSecret(b"the secret of a benchmark"),
-        PeerAddress("127.0.0.1", _free_port()),
-    )
-    own = SsdSettings(folder / "own", 1024 * MIB)
-    node = CacheNodeSettings("bench", secret, SsdSettings(folder / "node", 1024 * MIB), listen)
-    settings = ReadSettings(
-        ssd=own, cache_cluster=CacheClusterSettings("bench", secret, StaticPeers((listen,)))
-    )
-    with CacheNode(node, dataset.store):
-        tier = shared_tier(own)
-        if not tier.wait_until_open(PATIENCE_S):
-            raise RuntimeError(f"the tier can't be opened: {tier.statistics().reason}")
-        stack = ReadStack(DATASET, dataset.store, settings, _Known(dataset))
-        for chunk in dataset.chunks:
-            stack.source.whole(chunk)
-            tier.wait_until_written(PATIENCE_S)
-        before, filled = tier.statistics(), stack.cache_cluster_statistics()
-        files = random.Random(1).sample(dataset.files, min(len(dataset.files), 1500))
-        for file in files:
-            stack.source.read(file, 0, file.length)
-        after, read = tier.statistics(), stack.cache_cluster_statistics()
-    end_tiers()
-    hits, misses = after.hits - before.hits, after.misses - before.misses
-    report(
-        "reads answered by the own SSD, warm, in front of a cache cluster",
-        share=hits / max(hits + misses, 1),
-        reads=len(files),
-        own_ssd_hits=hits,
-        bytes_from_nodes=read.bytes_from_nodes - filled.bytes_from_nodes,
-        filled_from_nodes=filled.bytes_from_nodes,
-        filled_from_store=filled.bytes_from_store,
-        bar=0.99,
-    )
-
-
 def churn(folder: Path, *, quick: bool) -> None:
     budget, ssd = 80 * MIB, folder / "ssd"
     index = Path(tempfile.mkdtemp(prefix="dieselfs-bench-", dir="/dev/shm"))
@@ -503,7 +428,6 @@ PARTS: dict[str, Callable[..., None]] = {
     "epoch": epoch,
     "failing": failing,
     "restart": restart,
-    "cluster": cluster,
     "churn": churn,
 }
 

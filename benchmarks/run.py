@@ -22,6 +22,7 @@ QUICK = {
     "bench_peer_fill": ["--quick"],
     "bench_peer_scale": ["--quick"],
     "bench_peers": ["--quick"],
+    "bench_own_ssd": ["--quick"],
     "bench_plan": [
         *("--files", "40960", "--large-files", "400", "--rounds", "1"),
         *("--share", "0.4", "--group", "2"),

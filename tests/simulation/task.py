@@ -2,18 +2,21 @@
 
 What must hold, with the names that failures are reported by:
 
-right      every read returns the source's bytes, and none raises: the store is sound in time
-every read ends within `read_bound_s` of virtual time once       if nothing happens, and all know
-each other and have room, each chunk leaves the store once, whole, whoever reads it few        and a
-process has one connection a peer at most in vain    nobody waits for an answer until his patience
-ends, unless a peer works for ever, or nearly so breaker    a peer that has failed is asked nothing
-by the same process for a second healed     `HEAL_S` after the last fault all nodes see all others
-again, and every breaker is closed (or `HEAL_S` less a breaker's longest hold: who failed again and
-           again is given longer and longer pauses by design); then each chunk, read by each process
-           past its memory, leaves the store once at most, asked of its owner
+right      every read returns the source's bytes, and none raises: the store is sound
+in time    every read ends within `read_bound_s` of virtual time
+once       if nothing happens, and all know each other and have room, each chunk leaves the store
+           once, whole, whoever reads it
+few        and a process has one connection a peer at most
+in vain    nobody waits for an answer until his patience ends, unless a peer works for ever, or
+           nearly so
+breaker    a peer that has failed is asked nothing by the same process for a second
+healed     `HEAL_S` after the last fault all nodes see all others again, and every breaker is closed
+           (or `HEAL_S` less a breaker's longest hold: who failed again and again is given longer
+           and longer pauses by design); then each chunk, read by each process past its memory,
+           leaves the store once at most, asked of its owner
 refetched  after a node was killed and the survivors' views agree, what leaves the store does so
-once a chunk at most, and nothing does that its owner holds nothing left   no thread, no stream, no
-listener, once all are closed
+           once a chunk at most, and nothing does that its owner holds
+nothing left   no thread, no stream, no listener, once all are closed
 """
 
 from __future__ import annotations
