@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -20,6 +21,11 @@ from metadata.errors import PathConflict
 @click.argument("addresses", nargs=-1, required=True)
 def cat(context: CommandContext, addresses: tuple[str, ...]) -> int:
     """Write files to standard output, one after the other."""
+    return write_files(context, addresses)
+
+
+def write_files(context: CommandContext, addresses: Sequence[str]) -> int:
+    """Write files to standard output, one after the other, and return the exit code."""
 
     def write(text: str) -> None:
         address = parse_address(text)
@@ -27,6 +33,8 @@ def cat(context: CommandContext, addresses: tuple[str, ...]) -> int:
             try:
                 client.read_to(address.path, sys.stdout.buffer)
             except PathConflict as error:
-                raise UsageError(f"{address} is a directory", "use `dlcmd get`") from error
+                raise UsageError(
+                    f"{address} is a directory", "copy it with `dlcmd get ADDRESS FOLDER`"
+                ) from error
 
     return for_each(addresses, write, as_json=context.output.json)

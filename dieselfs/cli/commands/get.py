@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         "dlcmd get imagenet:train/n01440764 ./images       # makes ./images/n01440764",
         "dlcmd get imagenet:train/n01440764/ ./images      # its contents, into ./images",
         "dlcmd get imagenet ./imagenet -j 8 --exclude '*.xml'",
+        "dlcmd get imagenet:a.tar - | tar -xi              # as `dlcmd cat`",
     ]
 )
 @click.argument("source", metavar="ADDRESS")
@@ -68,9 +69,16 @@ def get(
 
     With a slash at the end, ADDRESS means the contents of the directory. Files that exist with the
     same size and mtime are skipped, so the same command resumes an interrupted copy. Nothing
-    outside LOCAL is written, and symbolic links are not followed.
+    outside LOCAL is written, and symbolic links are not followed. With - as LOCAL, a file goes to
+    standard output.
     """
     address = parse_address(source)
+    if local == "-" and dry_run:
+        raise UsageError("--dry-run lists files, and - is standard output", "leave one of them out")
+    if local == "-":
+        from dieselfs.cli.commands.cat import write_files
+
+        return write_files(context, [source])
     with context.client(address) as client:
         plan = _plan(client, address, Path(local), filters)
         if dry_run:

@@ -165,3 +165,18 @@ def test_what_cannot_be_got(
     result = dlcmd("get", address, tmp_path / local)
     assert (result.code, result.err.count("\n")) == (code, 1)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dash_is_standard_output(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = dlcmd("get", "pets:dog/big/3.jpg", "-")
+    assert (written.code, written.out, written.err) == (0, FILES["dog/big/3.jpg"], "")
+    refused = dlcmd("get", "pets:dog", "-")
+    assert (refused.code, refused.out) == (2, b"")
+    assert "is a directory" in refused.err
+    assert dlcmd("get", "-n", "pets:cat/1.jpg", "-").code == 2
+    assert not (tmp_path / "-").exists()
+    assert dlcmd("get", "pets:cat/1.jpg", "./-").code == 0
+    assert (tmp_path / "-").read_bytes() == FILES["cat/1.jpg"]
