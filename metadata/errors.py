@@ -2,6 +2,7 @@
 
 MetadataError
 ├── IndexUnavailable       the key-value database did not answer: retry later
+│   ├── IndexDenied        it refused the user or the password: tell the user
 │   └── IndexForgot        it lost what it had acknowledged: put recent commits again
 ├── IndexDamaged           its database file is unsound: move it away, and rebuild the index
 ├── RecordCorrupt          a record failed its checksum: rebuild the index from the store
@@ -29,6 +30,10 @@ class MetadataError(Exception):
 
 class IndexUnavailable(MetadataError):
     """The key-value database did not answer. A retry may succeed."""
+
+
+class IndexDenied(IndexUnavailable):
+    """The key-value database refused the user or the password. A retry fails too."""
 
 
 class IndexForgot(IndexUnavailable):

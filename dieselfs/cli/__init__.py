@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -18,6 +18,9 @@ from dieselfs.cli.command import Interrupted, ReaderGone
 from dieselfs.cli.command_group import LazyCommands
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
 from dieselfs.cli.rendering.exit_codes import PROGRAM, ExitCode, Failure, explain, report
+
+_NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""The error, since click 8.2, of a group without a command. Its message is the help."""
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -76,6 +79,9 @@ def run_dlcmd(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
+        if isinstance(error, _NO_ARGUMENTS):
+            click.echo(error.format_message(), err=True)
+            return ExitCode.USAGE
         failure = _explain_click(error)
     except Exception as error:
         if "--debug" in arguments:

@@ -18,6 +18,7 @@ from dieselfs.errors import AddressError
 
 SCHEME = "dl://"
 _SNAPSHOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MISTYPED = "dl:/"
 _FORMS = "write dl://DATASET[@SNAPSHOT]/PATH or DATASET:PATH"
 
 
@@ -88,6 +89,12 @@ def _split_short(text: str) -> tuple[str, str]:
     if "://" in text:
         raise AddressError(f"{text}: the address of a dataset must start with {SCHEME}", _FORMS)
     dataset, colon, path = text.partition(":")
+    if text.startswith(_MISTYPED):  # the dataset `dl` is dl:PATH, or dl://dl/PATH
+        raise AddressError(
+            f"{text}: two slashes follow {SCHEME[:3]} in an address",
+            f"did you mean {SCHEME}{path.lstrip('/')}? The forms are dl://DATASET[@SNAPSHOT]/PATH "
+            "and DATASET:PATH",
+        )
     if not colon and "/" in dataset:
         name, _, rest = dataset.partition("/")
         raise AddressError(

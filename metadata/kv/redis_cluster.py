@@ -27,9 +27,9 @@ from metadata.kv.redis_pipeline import (
     RedisCommand,
     RedisUrl,
     Reply,
-    advice,
     exchange,
     is_error,
+    unavailable,
 )
 from metadata.url_secrets import without_secrets
 
@@ -125,7 +125,7 @@ class RedisClusterStore(RedisMaps):
             return IndexUnavailable(
                 f"index {self._shown}: the server is not a cluster: write redis:// instead"
             )
-        return IndexUnavailable(f"index {self._shown}: {advice(error)}")
+        return unavailable(self._shown, error)
 
 
 def node_urls(url: str, timeout_s: float | None = None) -> list[RedisUrl]:

@@ -27,6 +27,7 @@ from metadata.kv.redis_pipeline import (
     advice,
     exchange,
     is_error,
+    unavailable,
 )
 
 TIMEOUT_S: Final = 0.6
@@ -112,7 +113,7 @@ class RedisLeaseSet:
                     break
         if is_error(reply):
             self._master = None
-            raise IndexUnavailable(f"index {self}: {advice(reply, TIMEOUT_S)}") from reply
+            raise unavailable(self, reply, TIMEOUT_S) from reply
         return reply
 
     def _exchange(self, address: RedisAddress | None, command: RedisCommand) -> Reply:

@@ -29,9 +29,9 @@ from metadata.kv.redis_pipeline import (
     RedisUrl,
     Reply,
     Script,
-    advice,
     exchange,
     is_error,
+    unavailable,
 )
 from metadata.kv.redis_replication import PUT, Place, Replication
 
@@ -312,7 +312,7 @@ class RedisMaps(ABC):
             return replace(command, by_text=True)
         again = self._retry(command, error)
         if again is None or time.monotonic() > deadline:
-            raise IndexUnavailable(f"index {self._shown}: {advice(error)}") from error
+            raise unavailable(self._shown, error) from error
         return again
 
 

@@ -21,12 +21,13 @@ from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
 
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexDenied, IndexUnavailable
 from metadata.url_secrets import without_secrets
 
 SOCKET_TIMEOUT_S: Final = 5.0
 """The bound of a connect, and of each wait for bytes of an answer."""
 _MAX_CONNECTIONS: Final = 4096
+_DENIED: Final = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 
 Argument: TypeAlias = bytes | str
 Reply: TypeAlias = Any
@@ -293,11 +294,17 @@ class Pools:
                 pool.disconnect()
 
 
+def unavailable(shown: object, error: Reply, timeout_s: float | None = None) -> IndexUnavailable:
+    """Return the error of the index `shown`; `IndexDenied` if it refused the user."""
+    kind = IndexDenied if isinstance(error, _DENIED) else IndexUnavailable
+    return kind(f"index {shown}: {advice(error, timeout_s)}")
+
+
 def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
     """Return one line that says what is wrong and what to do."""
     reason = str(error).partition("\n")[0]
     match error:
-        case exceptions.AuthenticationError() | exceptions.NoPermissionError():
+        case error if isinstance(error, _DENIED):
             return f"the server refused access ({reason}): check user and password"
         case exceptions.BusyLoadingError():
             return "the server is still loading its data: try again shortly"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from metadata.errors import IndexUnavailable
 from metadata.kv.redis_maps import PATIENCE_S, SPLIT_ABOVE, RedisMaps
-from metadata.kv.redis_pipeline import RedisCommand, RedisUrl, Reply, advice, is_error
+from metadata.kv.redis_pipeline import RedisCommand, RedisUrl, Reply, is_error, unavailable
 
 _PLACE: Final = None
 """The place of the only server."""
@@ -25,7 +24,7 @@ class RedisServerStore(RedisMaps):
         super().__init__(RedisUrl(url), split_above, patience_s)
         [reply] = self._round([RedisCommand(b"", ("PING",))])
         if is_error(reply):
-            raise IndexUnavailable(f"index {self._shown}: {advice(reply)}") from reply
+            raise unavailable(self._shown, reply) from reply
 
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         [replies] = self._exchange([(_PLACE, None, commands)])

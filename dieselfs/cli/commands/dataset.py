@@ -60,7 +60,8 @@ def info(context: CommandContext, name: str, human: bool | None) -> None:
     fields = {key: str(value) for key, value in record.items()}
     for key in ("bytes", "stored_bytes"):
         fields[key] = output.size(record[key], human)
-    fields["holes"] = f"{holes['entries']} deleted entries, {output.size(holes['bytes'], human)}"
+    entries = counted(holes["entries"], "deleted entry")
+    fields["holes"] = f"{entries}, {output.size(holes['bytes'], human)}"
     output.details(record, fields)
 
 

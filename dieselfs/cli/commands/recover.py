@@ -260,7 +260,7 @@ def _print(output: Output, report: RecoveryReport, options: RecoveryOptions, ver
     for chunk in chunks[:_SHOWN]:
         output.line(f"  {chunk.id}  {chunk.object_bytes} bytes  {chunk.flaw or 'whole'}")
     if len(chunks) > _SHOWN:
-        output.line(f"  … {len(chunks):,} chunks in all")
+        output.line(f"  … {counted(len(chunks), 'chunk')} in all")
 
 
 def _summary(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:

@@ -58,6 +58,7 @@ _HINTS: Final[dict[ExitCode, dict[type[BaseException], str]]] = {
         store.Denied: "check the permissions of the store",
         store.BadSource: "correct the file, then run the same command again",
         index.MetadataError: "",
+        index.IndexDenied: "check the user and the password in the index's URL",
         product.DieselFSError: "",
         MemoryError: "use fewer --jobs",
     },
@@ -104,9 +105,12 @@ _TABLE: Final = {kind: (code, hint) for code, of in _HINTS.items() for kind, hin
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 # By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.
-_NAMES_A_REMEDY = re.compile(
-    r"; |`dlcmd |check --|: (check|use|run|write|make|pull|free|see|start|add|name|unmount) "
+_VERBS: Final = (
+    "(check|correct|finish|free|list|make|name|pull|rebuild|restore|run|see|start|try|unmount|use"
+    "|wait|write|add|give|remove) "
 )
+_NAMES_A_REMEDY = re.compile(rf"; |`dlcmd |check --|: {_VERBS}")
+_REMEDY_AT_THE_END = re.compile(rf"[:;] (?={_VERBS})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,10 @@ def explain(error: BaseException) -> Failure:
     for kind in filter(_TABLE.__contains__, type(error).__mro__):
         code, hint = _TABLE[kind]
         what = _one_line(str(error)) or kind.__name__
-        return Failure(code, what, _hint(error, hint), type(error).__name__)
+        own = getattr(error, "hint", None)
+        if own is None:
+            what, own = _parted(what, hint)
+        return Failure(code, what, _one_line(str(own)), type(error).__name__)
     if isinstance(error, OSError):
         return _explain_os_error(error)
     what = _one_line(f"internal error: {type(error).__name__}: {error}")
@@ -141,11 +148,11 @@ def explain(error: BaseException) -> Failure:
     return Failure(ExitCode.FAILURE, what, hint, type(error).__name__)
 
 
-def _hint(error: BaseException, fallback: str) -> str:
-    own = getattr(error, "hint", None)
-    if own is not None:
-        return _one_line(str(own))
-    return "" if _NAMES_A_REMEDY.search(str(error)) else fallback
+def _parted(message: str, fallback: str) -> tuple[str, str]:
+    """Return what a message says has happened, and what it says to do, or else `fallback`."""
+    if remedy := _REMEDY_AT_THE_END.search(message):
+        return message[: remedy.start()], message[remedy.end() :]
+    return message, "" if _NAMES_A_REMEDY.search(message) else fallback
 
 
 def _explain_os_error(error: OSError) -> Failure:

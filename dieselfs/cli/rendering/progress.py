@@ -56,7 +56,8 @@ class _Display:
     @property
     def _done(self) -> str:
         of = f" of {self._files_expected:,}" if self._files_expected else ""
-        return f"{self._files:,}{of} {self._what}"
+        is_one = (self._files_expected or self._files) == 1
+        return f"{self._files:,}{of} {self._what.removesuffix('s') if is_one else self._what}"
 
 
 class Lines(_Display):

@@ -39,6 +39,7 @@ def test_no_error_of_ours_counts_as_internal(error: type[Exception]) -> None:
     [
         (chunkstore.errors.Unavailable("x"), 5),
         (metadata.errors.IndexUnavailable("x"), 5),
+        (metadata.errors.IndexDenied("x"), 1),
         (chunkstore.errors.Corrupt("x"), 7),
         (metadata.errors.SnapshotRefused("x"), 7),
         (metadata.errors.SnapshotStale("x"), 8),
@@ -59,9 +60,20 @@ def test_codes(error: Exception, code: int) -> None:
 
 
 def test_a_message_that_says_what_to_do_gets_no_second_hint() -> None:
-    assert explain(metadata.errors.SnapshotStale("old: use --refresh")).hint == ""
+    assert str(explain(metadata.errors.SnapshotStale("old: use --refresh"))).count("--refresh") == 1
     assert explain(dieselfs.errors.MountError("busy", "wait")).hint == "wait"
     assert "--refresh" in explain(metadata.errors.SnapshotStale("old")).hint
+
+
+def test_what_a_message_says_to_do_is_its_hint() -> None:
+    stale = explain(metadata.errors.SnapshotStale("old: use --refresh"))
+    assert (stale.what, stale.hint, str(stale)) == ("old", "use --refresh", "old: use --refresh")
+    full = explain(chunkstore.errors.StoreFull("no space; free space, then run it again"))
+    assert (full.what, full.hint) == ("no space", "free space, then run it again")
+    where = explain(
+        metadata.errors.IndexUnavailable("index redis://h: no answer: check the server")
+    )
+    assert (where.what, where.hint) == ("index redis://h: no answer", "check the server")
 
 
 def test_an_error_is_one_line_without_secrets_or_control_characters() -> None:
@@ -83,6 +95,7 @@ def test_a_full_disk_says_what_to_do() -> None:
     [
         (["lss"], 2, "did you mean 'ls'"),
         (["dataset", "lst"], 2, "did you mean 'ls'"),
+        (["ls", "dl:/cows"], 2, "did you mean dl://cows? The forms are dl://DATASET"),
         (["xyzzy"], 2, "see `dlcmd --help`"),
         (["ls", "--rekursive"], 2, "--recursive"),
         (["cat"], 2, "see `dlcmd cat --help`"),
@@ -117,6 +130,8 @@ def test_with_json_an_error_is_an_object(dlcmd: Dlcmd) -> None:
     for arguments in (["ls", "cows", "--json"], ["--json", "ls", "cows"]):
         record = json.loads(dlcmd(*arguments).err)
         assert (record["error"], record["exit_code"]) == ("DatasetNotFound", 3)
+        assert record["message"] == "there is no dataset 'cows'"
+        assert "dlcmd dataset ls" in record["hint"]
     assert json.loads(dlcmd("lss", "--json").err)["exit_code"] == 2
 
 
@@ -153,3 +168,25 @@ def test_no_error_advises_a_verb_that_does_not_exist() -> None:
     assert "ls" in said
     assert isinstance(dlcmd_group, click.Group)
     assert said <= set(dlcmd_group.list_commands(click.Context(dlcmd_group)))
+
+
+def test_no_command_shows_the_help(dlcmd: Dlcmd) -> None:
+    for arguments in ([], ["snapshot"]):
+        result = dlcmd(*arguments)
+        assert (result.code, result.out) == (2, b"")
+        assert result.err.startswith("Usage: dlcmd")
+        assert "Commands:" in result.err
+
+
+def test_counts_in_messages_agree() -> None:
+    """A number in a message stands before `counted`'s noun, not before a plural of its own."""
+    plurals = "files|chunks|commits|processes|entries|members|nodes|snapshots|objects|datasets"
+    uncounted = re.compile(rf"\{{[^{{}}]*\}} (deleted |more )?({plurals})\b(?!/s)")
+    packages = Path(__file__).parents[3]
+    found = [
+        f"{file.name}: {line.strip()}"
+        for file in (packages / "dieselfs/cli").rglob("*.py")
+        for line in file.read_text().splitlines()
+        if uncounted.search(line)
+    ]
+    assert not found

@@ -180,6 +180,15 @@ def test_progress_in_a_log_is_a_line_every_ten_seconds(capsys: pytest.CaptureFix
     ]
 
 
+def test_progress_counts_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    lines = progress.Lines("get", clock=lambda: now[0])
+    lines.expect(1, 0)
+    now[0] = 10.0
+    lines.advance(1, 0)
+    assert capsys.readouterr().err.startswith("get: 1 of 1 file, 0 B")
+
+
 def test_progress_for_programs_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     lines = progress.Lines("get", as_json=True, clock=lambda: now[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexDenied, IndexUnavailable
 from metadata.kv import redis_pipeline
 from metadata.kv.key_value_store import MapUpdate
 from metadata.kv.redis_server import RedisServerStore
@@ -157,7 +157,7 @@ def test_a_password(own_redis_server: RedisProcess) -> None:
     put_one(store, b"{k}f", b"a", value(1))
     store.close()
     for wrong in (f"redis://u:s3cret-wrong@{place}", f"redis://{place}?password=s3cret-wrong"):
-        with pytest.raises(IndexUnavailable, match="check user and password") as caught:
+        with pytest.raises(IndexDenied, match="check user and password") as caught:
             RedisServerStore(wrong)
         assert "s3cret" not in str(caught.value)
         assert place in str(caught.value)
