@@ -1,4 +1,4 @@
-"""The memory that is still free: the machine's, or what control groups leave of it."""
+"""The memory of the machine and what is free of it, or what control groups allow and leave."""
 
 from __future__ import annotations
 
@@ -34,16 +34,32 @@ _VERSION_2: Final = _Names(Path("/sys/fs/cgroup"), "memory.max", "memory.current
 
 def free_memory_bytes() -> int:
     """Return how much memory can be allocated without swapping. Costs a dozen system calls."""
+    return min(_of_machine("MemAvailable"), *_left_in_groups())
+
+
+def usable_memory_bytes() -> int:
+    """Return how much memory this process may have at most: the machine's, or a group's limit."""
+    limits = (_limit_of(folder, names) for folder, names in _groups())
+    return min(_of_machine("MemTotal"), UNLIMITED, *limits)
+
+
+def _of_machine(field: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return min(int(value.split()[0]) * 1024, *_left_in_groups())
+        if name == field:
+            return int(value.split()[0]) * 1024
     return 0
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Yield the free bytes of each control group of this process: its own and those above."""
+    """Yield the free bytes of each control group of this process."""
     yield UNLIMITED
+    for folder, names in _groups():
+        yield _left_in(folder, names)
+
+
+def _groups() -> Iterator[tuple[Path, _Names]]:
+    """Yield each control group of this process: its own and those above."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -52,7 +68,14 @@ def _left_in_groups() -> Iterator[int]:
         group = names.root / path.lstrip("/")
         for folder in (group, *group.parents):
             if folder.is_relative_to(names.root):
-                yield _left_in(folder, names)
+                yield folder, names
+
+
+def _limit_of(group: Path, names: _Names) -> int:
+    try:
+        return int((group / names.limit).read_text())
+    except (OSError, ValueError):  # "max", or a container's own view begins higher up
+        return UNLIMITED
 
 
 def _left_in(group: Path, names: _Names) -> int:

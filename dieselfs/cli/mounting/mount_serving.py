@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING
 from dieselfs.cli.command import log_to_stderr
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
-from dieselfs.fuse.starting.mount_settings import mount_options, opened, read_settings
+from dieselfs.fuse.starting.mount_settings import (
+    check_memory,
+    mount_options,
+    opened,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from dieselfs.fuse.supervision.supervisor import Handed
@@ -41,6 +46,7 @@ def serve(context: CommandContext, request: MountRequest, choose: Callable[[], P
     if UPGRADE_VARIABLE not in os.environ:
         check_mountable(request.mountpoint, request.nonempty)
     if not _names_file(request):
+        check_memory(request)
         command = daemon_command(context.config, request, choose())
         os.execv(command[0], command)
     program = daemon_command(context.config, request, Path(request.snapshot or ""))

@@ -142,9 +142,11 @@ def _unmount(entry: MountEntry, lazy: bool) -> None:
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
+        here = _uses(Path("/proc/self"), mountpoint)
+        leave = "leave the directory first (cd /), " if here else ""
         raise MountpointBusy(
             f"{mountpoint} is in use{_used_by(mountpoint)}",
-            "end the processes that use it, or detach it with --lazy",
+            f"{leave}end the processes that use it, or detach it with --lazy",
         ) from None
 
 
@@ -188,11 +190,11 @@ def _opened_control(path: str | os.PathLike[str], number: int) -> Iterator[int]:
 
 
 def _used_by(mountpoint: Path) -> str:
-    """Return the processes that use something below `mountpoint`, as far as this user sees them."""
+    """Return the other processes that use something below `mountpoint`, as this user sees them."""
     users = [
         f"{_command_name(process)} ({process.name})"
         for process in sorted(Path("/proc").glob("[0-9]*"))
-        if _uses(process, mountpoint)
+        if process.name != str(os.getpid()) and _uses(process, mountpoint)
     ]
     if not users:
         return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dieselfs.config import Config
-from dieselfs.errors import LocalFileError
+from dieselfs.errors import LocalFileError, UsageError
 from dieselfs.fuse.starting.mount_request import MountRequest
 
 if TYPE_CHECKING:
@@ -34,6 +34,23 @@ def opened(path: Path, request: MountRequest) -> Snapshot:
         raise LocalFileError(f"{path}: {error.strerror}", "see `dlcmd snapshot ls`") from error
     check_dataset(snapshot, request.address.dataset, path)
     return snapshot
+
+
+def check_memory(request: MountRequest) -> None:
+    """Raise `UsageError` if the request's budget exceeds what this node or its group may have.
+
+    Such a budget would be noticed hours later, when the kernel ends a process of the training.
+    """
+    from dieselfs.cache.ports.free_memory import usable_memory_bytes
+    from dieselfs.cache.ssd.byte_sizes import human_size
+
+    usable = usable_memory_bytes()
+    if (request.memory_bytes or 0) > usable:
+        raise UsageError(
+            f"{human_size(request.memory_bytes or 0)} of memory is more than this machine, or the "
+            f"control group of this process, has: {human_size(usable)}",
+            "give a smaller --memory, or leave it out: a quarter of the free memory",
+        )
 
 
 def check_room(request: MountRequest, settings: ReadSettings, snapshot: Snapshot) -> None:

@@ -21,7 +21,7 @@ from dieselfs.fuse.mounts.mount_table import MountState, ask, entry_at, mount_en
 from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
 from dieselfs.fuse.starting.local_start import start_locally
 from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
-from dieselfs.fuse.starting.mount_settings import check_room, opened, read_settings
+from dieselfs.fuse.starting.mount_settings import check_memory, check_room, opened, read_settings
 from dieselfs.fuse.starting.started_mount import StartedMount
 from dieselfs.fuse.starting.store_probe import check_store
 from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_background
@@ -42,6 +42,7 @@ def start_mount(config: Config, request: MountRequest, say: Say, create: Create)
     order that will be read, and the errors of `choose_snapshot`. Nothing is left behind then.
     """
     check_mountable(request.mountpoint, request.nonempty)
+    check_memory(request)
     settings = read_settings(config, request)
     if settings.ssd is not None:
         settings.ssd.check()

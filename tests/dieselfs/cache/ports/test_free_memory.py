@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from dieselfs.cache.ports import free_memory
-from dieselfs.cache.ports.free_memory import UNLIMITED, free_memory_bytes
+from dieselfs.cache.ports.free_memory import (
+    UNLIMITED,
+    free_memory_bytes,
+    usable_memory_bytes,
+)
 
 MIB = 1 << 20
 VERSIONS = [free_memory._VERSION_1, free_memory._VERSION_2]
@@ -56,3 +60,16 @@ def test_a_group_that_says_no_limit_has_none(
     if limit is not None:
         (tmp_path / names.limit).write_text(f"{limit}\n")
     assert free_memory._left_in(tmp_path, names) == UNLIMITED
+
+
+@pytest.mark.parametrize("names", VERSIONS)
+def test_the_least_limit_of_machine_and_groups_is_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: free_memory._Names
+) -> None:
+    groups = [tmp_path / "inner", tmp_path / "outer", tmp_path / "none"]
+    monkeypatch.setattr(free_memory, "_groups", lambda: [(folder, names) for folder in groups])
+    assert usable_memory_bytes() == meminfo("MemTotal")
+    for folder, limit in zip(groups, (f"{9 * MIB}\n", f"{5 * MIB}\n", "max\n"), strict=True):
+        folder.mkdir()
+        (folder / names.limit).write_text(limit)
+    assert usable_memory_bytes() == 5 * MIB

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,34 @@ def test_mount_and_umount(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None
     assert dlcmd("umount", mountpoint).code == 0
     assert list(mountpoint.iterdir()) == []
     assert dlcmd("umount", mountpoint).code == 1
+
+
+@pytest.mark.parametrize("how", [[], ["--foreground"]])
+def test_more_memory_than_the_machine_has_is_refused(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    result = dlcmd("mount", "pets", mountpoint, "--memory", "900PiB", *how)
+    assert result.code == 2
+    assert "900 PiB of memory is more than this machine" in result.err
+    assert "give a smaller --memory" in result.err
+    assert not mountpoint.is_mount()
+
+
+@as_root
+def test_umount_from_inside_names_the_others_and_says_to_leave(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    with chdir(mountpoint), subprocess.Popen(["sleep", "99"]) as other:
+        try:
+            result = dlcmd("umount", mountpoint)
+        finally:
+            other.kill()
+    assert result.code == 8
+    assert f"({other.pid})" in result.err
+    assert f"({os.getpid()})" not in result.err
+    assert "leave the directory first (cd /)" in result.err
+    assert dlcmd("umount", mountpoint).code == 0
 
 
 def test_a_stale_snapshot_is_said_and_refreshed(
