@@ -24,6 +24,8 @@ class MemoryNeed:
 
     needed_bytes: int = 0
     largest_chunk_bytes: int = 0
+    total_bytes: int = 0
+    """All chunks of the order; no order needs more."""
 
     @classmethod
     def of(cls, uses: ChunkUses, group_start: npt.NDArray[np.int64]) -> MemoryNeed:
@@ -32,28 +34,36 @@ class MemoryNeed:
             return cls()
         largest, total = int(uses.payload_bytes.max()), int(uses.payload_bytes.sum())
         group = int(uses.group_bytes(group_start).max())
-        return cls(group + min(UNDER_WAY * largest, total - group), largest)
+        return cls(group + min(UNDER_WAY * largest, total - group), largest, total)
 
     def require(self, memory_bytes: int, readers: int = 1) -> None:
         """Raise `PlanTooLarge` if one reader's share of `memory_bytes` is too small."""
-        needed, largest, share = (
-            self.needed_bytes,
-            self.largest_chunk_bytes,
-            memory_bytes // readers,
-        )
+        needed, share = self.needed_bytes, memory_bytes // readers
         if needed <= share:
             return
-        fits = share // largest - UNDER_WAY
-        budget = f"the budget is {_mib(memory_bytes, down=True)}"
+        what = f"its largest group of chunks and {UNDER_WAY} chunks being fetched"
+        if needed == self.total_bytes:
+            what = "all of its chunks"
+        among = "" if readers == 1 else f" for {readers} readers"
         raise PlanTooLarge(
-            f"this order needs {_mib(needed)} of memory, for its largest group of chunks and "
-            f"{UNDER_WAY} chunks that are being fetched; "
-            + (budget if readers == 1 else f"{budget} for {readers} readers"),
-            f"raise the budget to {_mib(needed * readers)}, or use a group size of {fits}"
-            if fits > 0
-            else f"raise the budget to {_mib(needed * readers)}; a group of one chunk needs"
-            f" {_mib((1 + UNDER_WAY) * largest * readers)}",
+            f"this order needs {_mib(needed)} of memory, for {what}; the budget is "
+            f"{_mib(memory_bytes, down=True)}{among}",
+            f"raise the budget to {_mib(needed * readers)}{self._smaller(share, readers)}",
         )
+
+    def _smaller(self, share_bytes: int, readers: int) -> str:
+        """Return the end of a hint: the smaller group that fits, or what the smallest needs.
+
+        It is empty if the smallest group needs no less.
+        """
+        largest = self.largest_chunk_bytes
+        fits = share_bytes // largest - UNDER_WAY
+        if fits > 0:
+            return f", or use a group size of {fits}"
+        least = min((1 + UNDER_WAY) * largest, self.total_bytes)
+        if least == self.needed_bytes:
+            return ""
+        return f"; a group of one chunk needs {_mib(least * readers)}"
 
 
 def require_room_for(snapshot: Snapshot, parameters: ShuffleParameters, memory_bytes: int) -> None:

@@ -86,7 +86,7 @@ def _directory(snapshot: Snapshot, path: str | bytes) -> int:
     if inode is None or not snapshot.is_directory(inode):
         raise UsageError(
             f"{os.fsdecode(encoded)}: no such directory in {snapshot.dataset.name}",
-            "name a directory of the dataset, such as train",
+            f"see `dlcmd ls {snapshot.dataset.name}`, or leave the directory out",
         )
     return inode - DIRECTORY_BASE
 

@@ -197,6 +197,12 @@ def _read_block(*fields: Any) -> ReadBlock:
     return ReadBlock(block_of(fields[:-1]), fields[-1])
 
 
+def _failed(what: str) -> Failed:
+    if cut(what) != what:  # `Text` bounds characters, of up to four bytes
+        raise ValueError("a reason that is too long")
+    return Failed(what)
+
+
 _Reader: TypeAlias = tuple[Decoder, Callable[..., Any]]
 _Row: TypeAlias = tuple[
     int, type, tuple[Any, ...], Callable[[Any], Sequence[object]], Callable[..., Any]
@@ -217,7 +223,7 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
     ),
     (6, Leave, (MemberName,), lambda request: (checked_id(request.member),), Leave),
     (17, NotCached, (), lambda _: (), NotCached),
-    (18, Failed, (Text,), lambda answer: (cut(answer.what),), Failed),
+    (18, Failed, (Text,), lambda answer: (cut(answer.what),), _failed),
     (19, Working, (), lambda _: (), Working),
     (
         *(20, Pong, (Count,) * len(fields(NodeStatus))),

@@ -466,6 +466,16 @@ def test_what_failed_is_cut_at_a_character() -> None:
         assert 8190 <= len(answer.what.encode()) <= 8192
 
 
+def test_a_reason_is_bounded_in_bytes() -> None:
+    """docs/peer-protocol.md: 8 KiB, however many characters that is."""
+    for what, is_right in (("ü" * 4096, True), ("ü" * 4096 + "x", False), ("x" * 8193, False)):
+        if is_right:
+            assert decode_answer(*said(18, what), memoryview(b""))[1] == Failed(what)
+            continue
+        with pytest.raises(BadFrame):
+            decode_answer(*said(18, what), memoryview(b""))
+
+
 @pytest.mark.parametrize(
     "request_",
     [  # each of them is this node's own mistake

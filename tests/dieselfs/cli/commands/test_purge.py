@@ -91,6 +91,11 @@ def test_damage_is_told(dlcmd: Dlcmd, url: str, pets: Client) -> None:
     assert "dlcmd fsck pets" in result.err
 
 
+@pytest.mark.parametrize("none", ["0", "0%"])
+def test_no_holes_may_stay(dlcmd: Dlcmd, none: str) -> None:
+    assert dlcmd("purge", "-n", "--leave", none, "pets").code == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--leave", "5"], ["--leave", "101%"], ["--grace", "soon"], ["--chunk-size", "1"]],

@@ -125,7 +125,7 @@ def test_a_dataset_without_files_has_no_report(dlcmd: Dlcmd, tmp_path: Path) -> 
         (["--report", "-0"], "leave out --rank"),
         (["--report", "--world", "2"], "leave out --rank"),
         (["--report", "--plot", "a.png"], "write a.svg"),
-        (["--report", "--under", "test"], "test: no such directory"),
+        (["--report", "--under", "test"], "no such directory in pets: see `dlcmd ls pets`"),
         (["--report", "--group", "0"], "--group"),
     ],
 )
