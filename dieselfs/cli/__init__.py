@@ -19,6 +19,8 @@ from dieselfs.cli.command_group import LazyCommands
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
 from dieselfs.cli.rendering.exit_codes import PROGRAM, ExitCode, Failure, explain, report
 
+_COMPLETE: Final = f"_{PROGRAM.upper()}_COMPLETE"
+"""The variable by which a shell's script asks what a line may become."""
 _NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """The error, since click 8.2, of a group without a command. Its message is the help."""
 
@@ -66,6 +68,8 @@ def _given_arguments() -> Sequence[str]:
 
 def run_dlcmd(arguments: Sequence[str]) -> int:
     """Run `dlcmd` and return its exit code. Never raises."""
+    if _COMPLETE in os.environ:
+        _complete_for_a_shell()
     try:
         result = dlcmd.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
@@ -89,6 +93,19 @@ def run_dlcmd(arguments: Sequence[str]) -> int:
         failure = explain(error)
     report(failure, as_json=_wants_json(arguments))
     return failure.code
+
+
+def _complete_for_a_shell() -> NoReturn:
+    """Print what the shell asks for, and end at once, without waiting for what hangs."""
+    from dieselfs.cli.rendering.shell_scripts import register
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a prompt shows no errors
+    register()
+    try:
+        dlcmd.main([], prog_name=PROGRAM, complete_var=_COMPLETE)
+    finally:
+        sys.stdout.flush()
+        os._exit(ExitCode.OK)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

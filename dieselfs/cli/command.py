@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import click
 
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.values.completed import complete_by_name
 from dieselfs.cli.values.durations import Duration
 from dieselfs.cli.values.sizes import Size as Size
 from dieselfs.dataset.path_filter import PathFilter, Rule
@@ -79,6 +80,8 @@ class DlcmdCommand(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = examples
         self.params.extend(common_options())
+        for parameter in self.params:
+            complete_by_name(self.name, parameter)
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         given = list(args)

@@ -14,6 +14,7 @@ import click
 
 from dieselfs.cli.command import common_options
 from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.values.completed import complete_by_name
 
 # Command -> help in one line. The command's module has the same name.
 COMMANDS: Final = {
@@ -82,6 +83,8 @@ class LazyCommands(SuggestingGroup):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.extend(common_options())
+        for parameter in self.params:
+            complete_by_name(self.name, parameter)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -22,7 +22,9 @@ def completion(context: CommandContext, shell: str) -> None:
 
     from dieselfs.cli import dlcmd
     from dieselfs.cli.rendering.exit_codes import PROGRAM
+    from dieselfs.cli.rendering.shell_scripts import register
 
+    register()
     kind = get_completion_class(shell)
     assert kind is not None
     context.output.line(kind(dlcmd, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
