@@ -84,7 +84,11 @@ def _read_identity(path: str) -> bytes:
 
 
 def machine_field() -> bytes:
-    """Return 6 bytes that differ between machines, boots and containers."""
+    """Return 6 bytes that differ between machines, boots and containers.
+
+    A system without these identities (macOS) gives its network address, which differs between
+    machines.
+    """
     facts = [
         _read_identity("/etc/machine-id"),
         _read_identity("/proc/sys/kernel/random/boot_id"),
@@ -92,6 +96,10 @@ def machine_field() -> bytes:
         os.readlink("/proc/self/ns/pid").encode() if os.path.exists("/proc/self/ns/pid") else b"",
         os.readlink("/proc/self/ns/mnt").encode() if os.path.exists("/proc/self/ns/mnt") else b"",
     ]
+    if not any(facts):
+        import uuid  # it takes longer than the rest of this module
+
+        facts.append(uuid.getnode().to_bytes(6, "big"))
     return xxhash.xxh3_64_digest(b"\0".join(facts))[:6]
 
 

@@ -12,6 +12,7 @@ The names are imported when they are used, so that `dlcmd --help` stays quick.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,4 +37,6 @@ _MODULES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "mount" and sys.platform != "linux":
+        raise AttributeError("dieselfs.mount needs Linux")
     return getattr(import_module(_MODULES[name]), name)

@@ -10,7 +10,10 @@ our own, and columns read through memoryviews (an int in 35 ns, where a numpy sc
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import Final
 
 import xxhash
@@ -18,10 +21,12 @@ import xxhash
 from metadata import path_index
 from metadata.snapshot_format import SnapshotHeader
 
+_import_error: str | None = None
 try:
     from metadata import _path_lookup as extension
-except ImportError:
+except ImportError as error:
     extension = None  # type: ignore[assignment]
+    _import_error = str(error)
 
 _DIRECTORIES_KEPT: Final = 4096
 """The paths of directories kept as Python objects, which saves a tenth of a look-up.
@@ -192,6 +197,20 @@ class CompiledPathLookup(PathLookup):
         self.file = found.file
         self.files = found.files
         self.is_path_of = found.is_path_of
+
+
+def why_in_python() -> str | None:
+    """Return why look-ups run in Python, in words for a user; None if the extension is loaded."""
+    if _import_error is None:
+        return None
+    folder = Path(__file__).parent
+    built = sorted(path.name for path in folder.glob("_path_lookup.*") if path.suffix == ".so")
+    if not built:
+        return f"it was not built, there is none in {folder}"
+    if any(f"_path_lookup{suffix}" in built for suffix in EXTENSION_SUFFIXES):
+        return f"it cannot be loaded: {_import_error}"
+    version = ".".join(map(str, sys.version_info[:2]))
+    return f"{', '.join(built)} in {folder} is for another Python than this {version}"
 
 
 def path_lookup(

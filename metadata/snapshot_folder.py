@@ -28,8 +28,9 @@ def file_name(dataset_name: str, snapshot_id: str) -> str:
 def publish(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[str], Path]]]:
     """Yield a new file in `folder`, and the function that publishes it under a name.
 
-    The function makes the file durable and visible. Without that call the file is dropped. The
-    folder is created, for its owner alone, if it does not exist.
+    Until then the file has a temporary name, its `name`. The function makes the file durable and
+    visible. Without that call the file is dropped. The folder is created, for its owner alone, if
+    it does not exist.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=INCOMPLETE, dir=folder)
@@ -46,7 +47,7 @@ def publish(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[str], Path]]]:
             os.close(directory)
         return folder / name
 
-    with open(descriptor, "wb") as file:
+    with open(temporary, "wb", opener=lambda *_: descriptor) as file:
         try:
             yield file, finish
         finally:

@@ -5,7 +5,7 @@ pages: 4 MiB of 1,024 small buffers took 10 ms of CPU through the cache, and 1-2
 bypass also spares the cache of programs that pack or train on the same machine. The kernel gathers
 the buffers into a small file in memory that is mapped here: one call that releases the GIL instead
 of a copy for each buffer. On a file system without direct I/O, the same writes go through the
-cache.
+cache. On a system without files in memory (macOS) the buffers are joined by copies.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ _DIRECT_FROM_BYTES = 256 << 10
 class _GatherBuffer:
     """The buffer of one thread: a file in memory and its map, which is page-aligned."""
 
+    fd = -1
+    """The file in memory; -1 where the system has none, and `view` is plain memory."""
+
     def __init__(self) -> None:
-        self.fd = os.memfd_create("gather", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, _BUFFER_BYTES)
+        if hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create("gather", os.MFD_CLOEXEC)
+            os.ftruncate(self.fd, _BUFFER_BYTES)
         self.view = memoryview(mmap.mmap(self.fd, _BUFFER_BYTES))
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 _of_thread = threading.local()
@@ -67,7 +72,7 @@ def gathered(parts: Iterable[Buffer]) -> Iterator[memoryview]:
     source = iter(parts)
     while batch := list(itertools.islice(source, _GATHER_LIMIT)):
         size = sum(map(len, batch))
-        if filled + size > _BUFFER_BYTES:
+        if filled + size > _BUFFER_BYTES or buffer.fd < 0:
             rest = memoryview(b"".join(batch)) if len(batch) > 1 else memoryview(batch[0]).cast("B")
         else:
             written = os.pwritev(buffer.fd, batch, filled)
@@ -127,6 +132,8 @@ class DirectWriter:
 
 
 def _set_direct(fd: int, wanted: bool) -> bool:
+    if not hasattr(os, "O_DIRECT"):
+        return False
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     try:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)

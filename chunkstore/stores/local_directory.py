@@ -256,7 +256,7 @@ def _read_all(fd: int, offset: int, length: int) -> bytes:
     One pread may return less than 2 GiB, or less than requested.
     """
     data = os.pread(fd, length, offset)
-    if length >= _DROPPED_FROM_BYTES:
+    if length >= _DROPPED_FROM_BYTES and hasattr(os, "posix_fadvise"):  # macOS has none
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
     if len(data) == length or not data:
         return data

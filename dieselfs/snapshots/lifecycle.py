@@ -192,8 +192,7 @@ def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path
     if not _is_sound(path, name, chosen.snapshot_id):
         with new_file(folder) as (file, finish):
             _download(store, snapshot_key(name, chosen.snapshot_id), chosen.size_bytes, file)
-            # The file has no name of its own yet.
-            _verify(Path(f"/proc/self/fd/{file.fileno()}"), name, chosen.snapshot_id)
+            _verify(Path(file.name), name, chosen.snapshot_id)
             finish(path.name)
     return path
 

@@ -71,9 +71,8 @@ def import_snapshot(path: Path, dataset: str, folder: Path) -> Path:
             while part := original.read(_COPY_BYTES):
                 copy.write(part)
             copy.flush()
-            copied = f"/proc/self/fd/{copy.fileno()}"  # it has no name of its own yet
-            Snapshot.verify(copied)
-            with Snapshot.open(copied) as snapshot:
+            Snapshot.verify(copy.name)
+            with Snapshot.open(copy.name) as snapshot:
                 check_dataset(snapshot, dataset, path)
                 name = file_name(dataset, snapshot.id)
             return finish(name)

@@ -246,8 +246,12 @@ def _fill_up(env: lmdb.Environment) -> None:
     wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     with open(f"{env.path()}/data.mdb", "rb+") as file:
         present = os.fstat(file.fileno()).st_size
-        if present < wanted:  # never shorter, whatever other processes do
+        if present >= wanted:
+            return
+        if hasattr(os, "posix_fallocate"):  # never shorter, whatever other processes do
             os.posix_fallocate(file.fileno(), present, wanted - present)
+        else:  # macOS
+            file.truncate(wanted)
 
 
 _environments: dict[Path, LmdbEnvironment] = {}

@@ -3,13 +3,17 @@ in a damaged snapshot."""
 
 import gc
 import mmap
+import os
 import random
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +30,7 @@ from metadata.path_lookup import EXTENSION_SECTIONS, CompiledPathLookup, PathLoo
 from metadata.snapshot import Snapshot
 from tests.metadata.snapshot_trees import PETS, File, Tree, build, paths, trees
 
+CHECKOUT = Path(__file__).parents[2]
 Section = npt.NDArray[np.generic]
 
 MANY = Tree(
@@ -303,3 +308,33 @@ def test_without_the_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with Snapshot.open(path) as snapshot:
         assert type(snapshot.paths) is PathLookup
         assert snapshot.paths.file(b"README") is not None
+
+
+def test_says_why_the_extension_is_missing(tmp_path: Path) -> None:
+    assert path_lookup.why_in_python() is None
+    (tmp_path / "metadata").mkdir()
+    for file in Path(path_lookup.__file__).parent.glob("*.py"):
+        shutil.copy(file, tmp_path / "metadata")
+    shutil.copytree(CHECKOUT / "chunkstore", tmp_path / "chunkstore")
+
+    def why() -> str:
+        asked = "from metadata.path_lookup import why_in_python; print(why_in_python())"
+        found = os.pathsep.join([str(tmp_path), sysconfig.get_path("platlib")])
+        environment = {**os.environ, "PYTHONPATH": found}
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", asked],  # without the checkout in development
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        return done.stdout
+
+    assert "it was not built" in why()
+    other = tmp_path / "metadata/_path_lookup.cpython-27-x86_64-linux-gnu.so"
+    other.write_bytes(b"")
+    assert f"{other.name} in {other.parent} is for another Python than this 3." in why()
+    other.rename(other.with_name(f"_path_lookup{EXTENSION_SUFFIXES[0]}"))
+    assert "it cannot be loaded: " in why()
+    assert "file too short" in why()

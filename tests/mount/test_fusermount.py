@@ -86,7 +86,7 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MountError, match="fusermount3 is not installed") as raised:
         fusermount.mount(tmp_path, ["ro"])
-    assert raised.value.hint == "install the package fuse3"
+    assert "install fuse3`" in str(raised.value.hint)
 
 
 def test_a_program_that_sends_nothing_is_a_failure(

@@ -9,6 +9,7 @@ import ctypes
 import logging
 import os
 import resource
+import sys
 from typing import Final
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ def prevent_core_dumps() -> None:
     """
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+    if sys.platform != "linux":
+        return
     # A core_pattern that names a program ignores the limit.
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
         _log.warning("cannot disable core files: %s", os.strerror(ctypes.get_errno()))

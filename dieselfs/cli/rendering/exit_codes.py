@@ -141,6 +141,10 @@ def explain(error: BaseException) -> Failure:
         if own is None:
             what, own = _parted(what, hint)
         return Failure(code, what, _one_line(str(own)), type(error).__name__)
+    if sys.platform != "linux" and _lacks_linux(error):
+        what = _one_line(f"this command needs Linux, and this is {sys.platform}: {error}")
+        hint = "packing, listing, reading and checking a dataset works here"
+        return Failure(ExitCode.FAILURE, what, hint, "NeedsLinux")
     if isinstance(error, OSError):
         return _explain_os_error(error)
     what = _one_line(f"internal error: {type(error).__name__}: {error}")
@@ -153,6 +157,13 @@ def _parted(message: str, fallback: str) -> tuple[str, str]:
     if remedy := _REMEDY_AT_THE_END.search(message):
         return message[: remedy.start()], message[remedy.end() :]
     return message, "" if _NAMES_A_REMEDY.search(message) else fallback
+
+
+def _lacks_linux(error: BaseException) -> bool:
+    """Return True for a name, a system call or a file that another system than Linux lacks."""
+    if isinstance(error, OSError):
+        return str(error.filename).startswith(("/proc/", "/sys/"))
+    return isinstance(error, AttributeError | ImportError)
 
 
 def _explain_os_error(error: OSError) -> Failure:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from dieselfs.errors import MountError
+from dieselfs.fuse.mounts.system_parts import FUSERMOUNT, without_fusermount
 
-_PROGRAM: Final = "fusermount3"
 _PASSING: Final = "_FUSE_COMMFD"
 _TIMEOUT_S: Final = 30.0
 _HINTS: Final = {
@@ -77,7 +77,7 @@ def _run(arguments: Sequence[str], passed: int | None = None) -> str:
     passing = {} if passed is None else {_PASSING: str(passed)}
     try:
         done = subprocess.run(
-            [_PROGRAM, *arguments],
+            [FUSERMOUNT, *arguments],
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -88,11 +88,11 @@ def _run(arguments: Sequence[str], passed: int | None = None) -> str:
             env={**os.environ, "LC_ALL": "C", **passing},
         )
     except FileNotFoundError:
-        raise MountError(f"{_PROGRAM} is not installed", "install the package fuse3") from None
+        raise without_fusermount() from None
     except subprocess.TimeoutExpired:
-        what = f"{_PROGRAM} takes longer than {_TIMEOUT_S:.0f} s for {arguments[-1]}"
+        what = f"{FUSERMOUNT} takes longer than {_TIMEOUT_S:.0f} s for {arguments[-1]}"
         raise MountError(what) from None
     if done.returncode == 0:
         return ""
-    message = done.stderr.strip().removeprefix(f"{_PROGRAM}: ")
-    return message or f"{_PROGRAM} failed with exit status {done.returncode}"
+    message = done.stderr.strip().removeprefix(f"{FUSERMOUNT}: ")
+    return message or f"{FUSERMOUNT} failed with exit status {done.returncode}"

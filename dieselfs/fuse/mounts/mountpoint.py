@@ -28,10 +28,10 @@ from dieselfs.fuse.mounts.mount_table import (
     entry_at,
     mount_id,
 )
+from dieselfs.fuse.mounts.system_parts import check_parts
 
 log = logging.getLogger(__name__)
 
-_FUSE_DEVICE: Final = Path("/dev/fuse")
 _ANSWER_TIMEOUT_S: Final = 2.0
 _SHOWN_USERS: Final = 5
 DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -55,12 +55,7 @@ def check_mountable(mountpoint: Path, nonempty: bool = False) -> None:
 
     A mount whose daemon has died is unmounted first.
     """
-    if not _FUSE_DEVICE.exists():
-        raise MountError(
-            f"{_FUSE_DEVICE} is missing",
-            "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add "
-            "SYS_ADMIN",
-        )
+    check_parts()
     mountpoint = resolve(mountpoint)
     entry = entry_at(mountpoint)
     if entry is not None and entry.is_dieselfs:

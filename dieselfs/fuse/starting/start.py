@@ -27,12 +27,14 @@ from dieselfs.fuse.starting.store_probe import check_store
 from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_background
 from dieselfs.snapshots import snapshot_choice
 from metadata.errors import SnapshotRefused, SnapshotStale
+from metadata.path_lookup import why_in_python
 
 Say = Callable[[str], None]
 """A function that shows a line to the user at once."""
 Create = Callable[[Dataset], Path]
 """A function that makes a snapshot of a dataset and returns its file."""
 ANSWER_TIMEOUT_S: Final = 2.0
+_CHECKOUT: Final = Path(__file__).parents[3]
 
 
 def start_mount(config: Config, request: MountRequest, say: Say, create: Create) -> StartedMount:
@@ -70,6 +72,7 @@ def start_mount(config: Config, request: MountRequest, say: Say, create: Create)
     notes = (
         f"mounted {name} ({counted}) at {mountpoint}; log: {log_file}",
         f"front: {front.get('kind')}, {front.get('reason')}{more}",
+        *_missing_extension(),
     )
     return StartedMount(mountpoint, name, files, front.get("kind"), pid, log_file, notes)
 
@@ -124,6 +127,21 @@ def _share(key: str, name: str, mountpoint: Path) -> StartedMount | None:
                 notes=(note,),
             )
     return None
+
+
+def _missing_extension() -> tuple[str, ...]:
+    """Return a line that says why paths are looked up in Python, and the remedy; none in C."""
+    why = why_in_python()
+    if why is None:
+        return ()
+    if (_CHECKOUT / "scripts" / "setup.sh").is_file():
+        remedy = f"run `make setup` in {_CHECKOUT}"
+    else:
+        remedy = (
+            "install gcc and python3-dev, then DieselFS again with `pip install --force-reinstall "
+            "--no-deps`"
+        )
+    return (f"look-ups of paths take 3 times as long without the C extension: {why}; {remedy}",)
 
 
 def _front(mountpoint: Path) -> Mapping[str, Any]:
