@@ -10,19 +10,22 @@ is replaced, not followed. Set-id and sticky bits are not restored.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from dieselfs.errors import LocalFileError
 
 PERMISSIONS: Final = 0o777
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_TEMPORARY_PREFIX: Final = ".dlcmd-"
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TEMPORARY_PREFIX: Final = f".dlcmd-{os.urandom(8).hex()}-"
+_numbers: Final = itertools.count()
+_REFUSED: Final = frozenset(("", ".", ".."))
 
 
 class LocalFolder:
@@ -31,9 +34,12 @@ class LocalFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.existed = root.is_dir()
+        self._made: set[str] = set()
+        """The directories that were made here, which had nothing in them."""
         with _explained(root):
             if not self.existed and not root.exists():
                 root.mkdir(mode=0o755)
+                self._made.add("")
             # The user names the root itself, so a link there may be followed.
             self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -45,41 +51,18 @@ class LocalFolder:
         """Make the directory `path` and its parents, writable for us until `restore_directory`."""
         os.close(self._open_directory(_components(path), make=True))
 
-    def is_same(self, path: str, size: int, mtime_ns: int) -> bool:
-        """Return True if a regular file of that size and mtime is at `path` already."""
-        *parents, name = _components(path)
-        try:
-            with self._parent(parents, make=False) as parent:
-                found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except (LocalFileError, OSError):
-            return False
-        return stat.S_ISREG(found.st_mode) and (found.st_size, found.st_mtime_ns) == (
-            size,
-            mtime_ns,
-        )
+    def was_made(self, path: str) -> bool:
+        """Return True if the directory `path` ('' is the root) was made here, so was empty then."""
+        return path in self._made
 
     @contextmanager
-    def new_file(self, path: str, mode: int, mtime_ns: int) -> Iterator[BinaryIO]:
-        """Yield a file to write.
-
-        It is at `path` if the block ends well. Otherwise nothing of it is left.
-        """
-        *parents, name = _components(path)
-        with _explained(self.root / path), self._parent(parents, make=True) as parent:
-            temporary = _TEMPORARY_PREFIX + secrets.token_hex(8)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(temporary, flags, 0o600, dir_fd=parent)
-            try:
-                with open(fd, "wb") as file:
-                    yield file
-                    file.flush()
-                    os.fchmod(fd, mode & PERMISSIONS)
-                    os.utime(fd, ns=(mtime_ns, mtime_ns))
-                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary, dir_fd=parent)
-                raise
+    def directory(self, path: str) -> Iterator[LocalDirectory]:
+        """Yield the directory `path` ('' is the root), made if it is missing, to write into it."""
+        fd = self._open_directory(_components(path) if path else [], make=True)
+        try:
+            yield LocalDirectory(self.root / path, fd)
+        finally:
+            os.close(fd)
 
     def restore_directory(self, path: str, mode: int, mtime_ns: int) -> None:
         """Set the mode and mtime of a directory ('' is the root).
@@ -94,69 +77,136 @@ class LocalFolder:
         finally:
             os.close(fd)
 
-    @contextmanager
-    def _parent(self, parts: Sequence[str], make: bool) -> Iterator[int]:
-        fd = self._open_directory(parts, make)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
     def _open_directory(self, parts: Sequence[str], make: bool) -> int:
         """Open root/parts component by component. The caller closes the descriptor."""
         fd = os.dup(self._fd)
-        for depth, name in enumerate(parts, 1):
+        for depth in range(1, len(parts) + 1):
+            way = parts[:depth]
             try:
-                with _explained(self.root.joinpath(*parts[:depth])):
-                    below = _enter(name, fd, make)
+                below = self._enter(way, fd, make)
+            except OSError as error:
+                raise _explanation(self.root.joinpath(*way), error) from error
             finally:
                 os.close(fd)
             fd = below
         return fd
 
+    def _enter(self, parts: Sequence[str], parent: int, make: bool) -> int:
+        name = parts[-1]
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=parent)
+        except FileNotFoundError:
+            if not make:
+                raise
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=parent)
+            self._made.add("/".join(parts))
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+
+
+class LocalDirectory:
+    """One open directory that files are written into. For as long as `LocalFolder` keeps it open.
+
+    A small file costs six system calls: open, write, fstat, utimensat, close and rename.
+    """
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path, self._fd = path, fd
+
+    def is_same(self, name: str, size: int, mtime_ns: int) -> bool:
+        """Return True if a regular file of that size and mtime is here already."""
+        _require_name(name)
+        try:
+            found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except OSError:
+            return False
+        same = (found.st_size, found.st_mtime_ns) == (size, mtime_ns)
+        return same and stat.S_ISREG(found.st_mode)
+
+    def write_file(
+        self, name: str, mode: int, mtime_ns: int, content: Iterable[bytes | memoryview]
+    ) -> int:
+        """Write a file from its parts, in order, and return its length.
+
+        It is here if the call returns. If it raises, nothing of the file is left. Raises
+        `LocalFileError`, and what `content` raises.
+        """
+        _require_name(name)
+        temporary = f"{_TEMPORARY_PREFIX}{next(_numbers)}"
+        permissions = mode & PERMISSIONS
+        try:
+            fd = os.open(temporary, _NEW_FILE, permissions, dir_fd=self._fd)
+        except OSError as error:
+            raise _explanation(self._path / name, error) from error
+        try:
+            try:
+                size = _fill(fd, content)
+                if stat.S_IMODE(os.fstat(fd).st_mode) != permissions:  # the umask, or an ACL
+                    os.fchmod(fd, permissions)
+                os.utime(fd, ns=(mtime_ns, mtime_ns))
+            finally:
+                os.close(fd)
+            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except BaseException as error:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=self._fd)
+            if isinstance(error, OSError):
+                raise _explanation(self._path / name, error) from error
+            raise
+        return size
+
+
+def _fill(fd: int, content: Iterable[bytes | memoryview]) -> int:
+    size = 0
+    for part in content:
+        written = os.write(fd, part)
+        while written < len(part):
+            written += os.write(fd, memoryview(part)[written:])
+        size += written
+    return size
+
 
 def _components(path: str) -> list[str]:
     """Split a path, and refuse one that the maker of the snapshot aimed outside of the folder."""
     components = path.split("/")
-    if any(name in ("", ".", "..") or "\0" in name for name in components):
-        raise LocalFileError(
-            f"{path!r} would lie outside of the folder",
-            "verify the snapshot that names it: `dlcmd snapshot verify`",
-        )
+    if "\0" in path or not _REFUSED.isdisjoint(components):
+        raise _outside(path)
     return components
 
 
-def _enter(name: str, parent: int, make: bool) -> int:
-    try:
-        return os.open(name, _DIRECTORY, dir_fd=parent)
-    except FileNotFoundError:
-        if not make:
-            raise
-    with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=parent)
-    return os.open(name, _DIRECTORY, dir_fd=parent)
+def _require_name(name: str) -> None:
+    """Refuse a name that leads elsewhere."""
+    if len(_components(name)) != 1:
+        raise _outside(name)
+
+
+def _outside(path: str) -> LocalFileError:
+    return LocalFileError(
+        f"{path!r} would lie outside of the folder",
+        "verify the snapshot that names it: `dlcmd snapshot verify`",
+    )
 
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn local errors into `LocalFileError`.
-
-    Other errors, such as those of the store while a file is written, pass through.
-    """
+    """Turn local errors into `LocalFileError`."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP) and path.is_symlink():
-            raise LocalFileError(
-                f"{path} is a symbolic link, which is not followed", "remove it"
-            ) from error
-        if error.errno == errno.ENOTDIR:
-            raise LocalFileError(
-                f"{path} is not a directory", "remove it, or choose another folder"
-            ) from error
-        hint = (
-            "free space, then run the same command again"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT)
-            else None
-        )
-        raise LocalFileError(f"{path}: {error.strerror}", hint) from error
+        raise _explanation(path, error) from error
+
+
+def _explanation(path: Path, error: OSError) -> LocalFileError:
+    """Return the error for the user: which path, why, and what to do."""
+    if error.errno in (errno.ENOTDIR, errno.ELOOP) and path.is_symlink():
+        return LocalFileError(f"{path} is a symbolic link, which is not followed", "remove it")
+    if error.errno == errno.ENOTDIR:
+        return LocalFileError(f"{path} is not a directory", "remove it, or choose another folder")
+    hint = (
+        "free space, then run the same command again"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT)
+        else None
+    )
+    return LocalFileError(f"{path}: {error.strerror}", hint)

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import FileExtent
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import Buffer, ObjectStore
@@ -224,6 +225,23 @@ class Client:
                 reading.position.passed(int(inode))
         return data
 
+    def read_files(self, files: Sequence[FileStat]) -> Sequence[bytes | memoryview]:
+        """Return the contents of several files of one chunk, given by their attributes, in order.
+
+        Files that lie close together are read as one range, so a whole chunk costs one or two
+        requests. The contents are those of the attributes, even if the paths have others now.
+        Raises `Corrupt`, `Unavailable`, and `NotFound` if a purge has moved the files meanwhile.
+        """
+        return self._source().read_many(self._extents(files))
+
+    def stream_file(self, file: FileStat) -> Iterator[bytes | memoryview]:
+        """Yield the content of one file of any size in verified blocks of 4 MiB.
+
+        Raises as `read_files` does.
+        """
+        [extent] = self._extents([file])
+        return self._blocks(extent)
+
     def open(self, path: DatasetPath) -> io.BufferedReader:
         """Return a seekable binary file; each read of up to 256 KiB is one verified range.
 
@@ -235,9 +253,9 @@ class Client:
 
     def read_to(self, path: DatasetPath, target: BinaryIO) -> int:
         """Copy a file of any size to `target` in verified blocks; return the number of bytes."""
-        file, source = self._names().extent(encoded(path)), self._source()
-        for start in range(0, file.length, _STREAM_BYTES):
-            target.write(source.read(file, start, min(_STREAM_BYTES, file.length - start)))
+        file = self._names().extent(encoded(path))
+        for block in self._blocks(file):
+            target.write(block)
         return file.length
 
     @property
@@ -500,6 +518,18 @@ class Client:
         if error is not None and self._writing is not None:
             self._writing.stop()
         self.close()
+
+    def _extents(self, files: Sequence[FileStat]) -> list[FileExtent]:
+        first = files[0]
+        chunk = self._names().extent(encoded(first.path)).chunk
+        if str(chunk.id) != first.chunk or any(file.chunk != first.chunk for file in files):
+            raise NotFound(f"{first.path} is no longer in chunk {first.chunk}")
+        return [FileExtent(chunk, file.offset, file.size, file.hash) for file in files]
+
+    def _blocks(self, file: FileExtent) -> Iterator[bytes | memoryview]:
+        source = self._source()
+        for start in range(0, file.length, _STREAM_BYTES):
+            yield source.read(file, start, min(_STREAM_BYTES, file.length - start))
 
     def _require_open(self) -> None:
         if self._is_closed:

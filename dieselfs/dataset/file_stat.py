@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
 from metadata.listing import DirectoryListing
@@ -72,11 +73,33 @@ def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
 
 
 def stats_of_listing(listing: DirectoryListing) -> Iterator[FileStat]:
-    """Yield a directory's children, sub-directories first."""
-    for name, row in zip(listing.directory_names, listing.directories, strict=True):
-        yield stat_of_row(joined(listing.path, name), row)
-    for name, row in zip(listing.file_names, listing.files, strict=True):
-        yield stat_of_row(joined(listing.path, name), row)
+    """Yield a directory's children, sub-directories first. About 1 µs each."""
+    yield from _stats(listing.path, listing.directory_names, listing.directories)
+    yield from _stats(listing.path, listing.file_names, listing.files)
+
+
+def _stats(
+    directory: bytes, names: Sequence[bytes], rows: npt.NDArray[np.void]
+) -> Iterator[FileStat]:
+    chunks: dict[bytes, str] = {}
+    above = os.fsdecode(directory) + "/" if directory else ""
+    columns = ("length", "mode", "mtime_ns", "chunk", "offset", "hash", "version")
+    values = zip(names, *(rows[column].tolist() for column in columns), strict=True)
+    for name, length, mode, mtime_ns, chunk, offset, hash_, version in values:
+        is_directory = stat.S_ISDIR(mode)
+        if not is_directory and chunk not in chunks:
+            chunks[chunk] = str(ChunkId(chunk))
+        yield FileStat(
+            above + os.fsdecode(name),
+            "directory" if is_directory else "file",
+            length,
+            mode,
+            mtime_ns,
+            None if is_directory else chunks[chunk],
+            offset,
+            hash_,
+            version >> 1,
+        )
 
 
 def walk_snapshot(snapshot: Snapshot, top: int) -> Iterator[FileStat]:
