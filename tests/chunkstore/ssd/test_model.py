@@ -147,6 +147,8 @@ class SegmentsMachine(RuleBasedStateMachine):
         data = memoryview(self.known[kept.chunk])[start : start + kept.length]
         has_room, limits = self.free_regions() >= ROOM, self.limits_of(dataset)
         arguments = dataset, kept.chunk, kept.first, data, kept.is_end
+        if self.has_damage:  # an index made anew names damaged segments again, until they are read
+            self.read_segments(self.stores[which], kept.chunk)
         try:
             done = self.stores[which].append(*arguments)
         except FileNotFoundError:  # the region that was being filled: the next write tries another
@@ -370,10 +372,14 @@ class SegmentsMachine(RuleBasedStateMachine):
 
     def read_all(self, store: SegmentStore) -> None:
         """So that what is not there any more is forgotten."""
-        for chunk, data in self.known.items():
-            for start in range(0, len(data), SEGMENT):
-                found = store.read(chunk, start, SEGMENT)
-                assert found is None or found == data[start : start + SEGMENT]
+        for chunk in self.known:
+            self.read_segments(store, chunk)
+
+    def read_segments(self, store: SegmentStore, chunk: bytes) -> None:
+        data = self.known[chunk]
+        for start in range(0, len(data), SEGMENT):
+            found = store.read(chunk, start, SEGMENT)
+            assert found is None or found == data[start : start + SEGMENT]
 
     # What must be so at any time.
 
