@@ -17,6 +17,7 @@ QUICK = {
     "bench_client": ["--files", "5000", "--rounds", "1"],
     "bench_hedging": ["--reads", "2000"],
     "bench_object_store": ["--quick"],
+    "bench_start": ["--rounds", "1"],
     "bench_node_loss": ["--quick"],
     "bench_peer_faults": ["--quick"],
     "bench_peer_fill": ["--quick"],

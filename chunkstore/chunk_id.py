@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -120,7 +119,7 @@ class ChunkIdGenerator:
     def renew(self) -> None:
         """Draw the process field; called at first and in a forked child."""
         self._lock = threading.Lock()
-        self._process = secrets.token_bytes(3)
+        self._process = os.urandom(3)
         self._seconds = 0
         self._counter = 0
 

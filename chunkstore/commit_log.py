@@ -8,8 +8,8 @@ has no gaps. docs/chunk-format.md defines the bytes.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -271,7 +271,7 @@ def create_dataset(store: ObjectStore, name: str) -> tuple[DatasetRef, bool]:
     All concurrent creators get the same dataset.
     """
     check_dataset_name(name)
-    birth = Commit(BIRTH_GENERATION, secrets.token_bytes(16), time.time_ns())
+    birth = Commit(BIRTH_GENERATION, os.urandom(16), time.time_ns())
     try:
         store.create(commit_key(name, BIRTH_GENERATION), [birth.encode()])
         return DatasetRef(name, birth.dataset_id), True

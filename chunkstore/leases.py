@@ -8,7 +8,7 @@ docs/chunk-format.md defines the bytes.
 
 from __future__ import annotations
 
-import secrets
+import os
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -109,7 +109,7 @@ class Lease:
 
 def new_lease_id() -> str:
     """Return a new random lease id."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def write_lease(store: ObjectStore, name: str, lease: Lease) -> None:

@@ -6,7 +6,6 @@ so that an embedded set-up needs no Redis and `dlcmd --help` needs neither.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -119,7 +118,9 @@ def _open(url: str, openers: Mapping[str, Callable[[str], Place]], what: str, fo
         )
         raise ConfigError(f"{redacted(url)!r} is not the URL of {what}", hint)
     if scheme not in openers:
-        near = difflib.get_close_matches(scheme, openers, n=1)
+        from difflib import get_close_matches
+
+        near = get_close_matches(scheme, openers, n=1)
         guess = f"did you mean {near[0]}://? The forms are {forms}" if near else f"write {forms}"
         raise ConfigError(f"{redacted(url)}: {scheme}:// is not {what}", guess)
     try:

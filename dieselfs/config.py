@@ -17,9 +17,7 @@ its origin, so that an error can say which one to correct.
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,11 +217,15 @@ def _read_profile(asked: str | None, environment: Mapping[str, str]) -> _Profile
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}", "make the file readable") from error
+    import tomllib
+
+    try:
+        return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}", "correct the file") from error
 
@@ -233,7 +235,9 @@ def _checked_values(table: Mapping[str, object], where: str) -> dict[str, str]:
     for given, value in table.items():
         key = present_key(given)
         if key not in _VARIABLES:
-            near = difflib.get_close_matches(key, _VARIABLES, n=1)
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, _VARIABLES, n=1)
             raise ConfigError(
                 f"{where}: unknown key {key!r}",
                 f"did you mean {near[0]}" if near else f"the keys are {', '.join(_VARIABLES)}",

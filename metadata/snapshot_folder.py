@@ -8,7 +8,6 @@ never written to, and a file that has its final name needs no further check.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,8 @@ def publish(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[str], Path]]]:
     visible. Without that call the file is dropped. The folder is created, for its owner alone, if
     it does not exist.
     """
+    import tempfile
+
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=INCOMPLETE, dir=folder)
 

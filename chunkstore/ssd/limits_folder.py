@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class LimitsFolder:
         """Set the limits of a dataset. Raises `OSError`."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         limits = named.limits
-        temporary = self._folder / f".{secrets.token_hex(8)}"
+        temporary = self._folder / f".{os.urandom(8).hex()}"
         temporary.write_text(
             json.dumps(
                 {

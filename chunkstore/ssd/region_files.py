@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -129,7 +128,7 @@ class RegionFiles:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "regions").mkdir(mode=0o700, exist_ok=True)
         known = budget_bytes if budget_bytes is not None else self.budget_bytes
-        mine = Geometry(secrets.token_hex(8), segment_bytes, region_bytes_for(known, segment_bytes))
+        mine = Geometry(os.urandom(8).hex(), segment_bytes, region_bytes_for(known, segment_bytes))
         if not (folder / _GEOMETRY).exists():
             _require_room(folder, mine, known)  # before the folder gets these sizes for ever
         self.geometry = _geometry(folder, mine)
@@ -245,7 +244,7 @@ class RegionFiles:
 
     def probe(self) -> None:
         """Write, read back and compare; raise `OSError` for other bytes than were written."""
-        path, data = self.folder / f".probe.{os.getpid()}", secrets.token_bytes(_PROBE_BYTES)
+        path, data = self.folder / f".probe.{os.getpid()}", os.urandom(_PROBE_BYTES)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(fd, data, 0)
@@ -279,7 +278,7 @@ class RegionFiles:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file so that other processes see either the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     temporary.write_text(text)
     os.rename(temporary, path)
 

@@ -6,7 +6,7 @@ The module chooses the next region, empties it, writes to it and closes it.
 from __future__ import annotations
 
 import errno
-import secrets
+import os
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -191,7 +191,14 @@ class RegionFilling:
 
         def begun(region: Region, born: int) -> Region:
             return Region(
-                region.number, FILLING, secrets.randbits(63), dataset, 0, 0, born, self._now()
+                region.number,
+                FILLING,
+                int.from_bytes(os.urandom(8)) >> 1,
+                dataset,
+                0,
+                0,
+                born,
+                self._now(),
             )
 
         self._limits_of(dataset)  # reads the limits before other processes wait for the transaction

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +61,7 @@ class LocalDirectory:
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         """Create an object: temporary file, sync, link, sync of the folder."""
         path = self._path(key)
-        temporary = f"{self.root}/{_TEMPORARY}/{secrets.token_hex(12)}"
+        temporary = f"{self.root}/{_TEMPORARY}/{os.urandom(12).hex()}"
         with self._translated(key, creating=True):
             self._make_root()
             self._make_folder(os.path.dirname(path))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
@@ -89,6 +88,8 @@ def run_dlcmd(arguments: Sequence[str]) -> int:
         failure = _explain_click(error)
     except Exception as error:
         if "--debug" in arguments:
+            import traceback
+
             traceback.print_exc()
         failure = explain(error)
     report(failure, as_json=_wants_json(arguments))

@@ -6,21 +6,21 @@ The options that every command has may stand before or after the command's name.
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.values.completed import complete_by_name
 from dieselfs.cli.values.durations import Duration
 from dieselfs.cli.values.sizes import Size as Size
-from dieselfs.dataset.path_filter import PathFilter, Rule
 from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.dataset.path_filter import PathFilter, Rule
 
 _RULES: Final = "dieselfs.cli.rules"
 Decorator: TypeAlias = Callable[[Any], Any]
@@ -95,6 +95,8 @@ class DlcmdCommand(click.Command):
 
         click groups values by option; only its parser knows the order between the two options.
         """
+        from dieselfs.dataset.path_filter import Rule
+
         values, _, order = self.make_parser(context).parse_args(args=args)
         queues = {name: iter(values.get(name) or ()) for name in ("exclude", "include")}
         return [
@@ -135,10 +137,14 @@ def command(
     def declare(function: Callable[..., Any]) -> DlcmdCommand:
         @click.pass_context
         def invoke(context: click.Context, /, *args: Any, **kwargs: Any) -> Any:
+            from dieselfs.cli.command_context import CommandContext
+
             if _RULES in context.meta and "exclude" in kwargs:
                 del kwargs["exclude"], kwargs["include"]
                 kwargs["filters"] = _path_filter(context.meta[_RULES])
             if context.meta.get("debug"):
+                import logging
+
                 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
             try:
                 return function(CommandContext.from_options(context.meta), *args, **kwargs)
@@ -159,6 +165,8 @@ def command(
 
 
 def _path_filter(rules: Sequence[Rule]) -> PathFilter:
+    from dieselfs.dataset.path_filter import PathFilter
+
     try:
         return PathFilter(rules)
     except re.error as error:
@@ -254,6 +262,8 @@ def size_option(*names: str, help_text: str, default: str | None = None) -> Deco
 
 def log_to_stderr() -> None:
     """Log what a service does, as a service manager keeps it."""
+    import logging
+
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 from dieselfs.cli.rendering.output import Output
 from dieselfs.cli.rendering.progress import progress_of
 from dieselfs.config import Config, Setting, load_config
@@ -39,6 +37,8 @@ class CommandContext:
         """Build the context from the values of the common options that were given."""
         config = load_config(options.get("store"), options.get("index"), options.get("profile"))
         if config.holds_secret:
+            from dieselfs.cache.ports.core_dumps import prevent_core_dumps
+
             prevent_core_dumps()
         terminal = sys.stdout.isatty()
         output = Output(
@@ -48,6 +48,8 @@ class CommandContext:
             color=_wants_color(options.get("color", "auto"), terminal),
         )
         if output.quiet:
+            import logging
+
             # Without a handler, notices of the library (a store is new) go to stderr.
             logging.getLogger().addHandler(logging.NullHandler())
         show_progress = not (options.get("no_progress") or output.quiet)

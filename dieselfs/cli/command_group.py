@@ -6,7 +6,6 @@ stay quick.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import Any, Final
 
@@ -52,7 +51,9 @@ ALIASES: Final = {"del": "rm", "info": "stat", "unmount": "umount", "list": "ls"
 
 def unknown_command(given: str, known: list[str], context: click.Context) -> click.UsageError:
     """Return the error for a command that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(given, known, n=1)
+    from difflib import get_close_matches
+
+    near = get_close_matches(given, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"see `{context.command_path} --help`"
     return click.UsageError(f"no command {given!r}; {hint}", context)
 

@@ -35,7 +35,6 @@ from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.file_stat import FileStat
 from dieselfs.errors import AddressError, UsageError
 from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, shuffle_order
-from dieselfs.snapshots import lifecycle
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.errors import PathConflict, PathNotFound, SnapshotRefused
 from metadata.snapshot import Snapshot
@@ -351,8 +350,10 @@ class Client:
 
     def save_meta(self, folder: Path | None = None) -> Path:
         """DL_save_meta: write a snapshot of the dataset's present state; return its path."""
+        from dieselfs.snapshots.lifecycle import build
+
         self.flush()
-        return lifecycle.build(self.dataset, folder or self._snapshot_folder)
+        return build(self.dataset, folder or self._snapshot_folder)
 
     def load_meta(self, which: Path | str, *, check_fresh: bool | None = None) -> None:
         """DL_load_meta: answer metadata from a snapshot from now on.
@@ -384,7 +385,9 @@ class Client:
                     f"{self.dataset.ref.name}"
                 )
             if check_fresh:
-                lifecycle.check_fresh(snapshot, self.dataset.index)
+                from dieselfs.snapshots.lifecycle import check_fresh as check
+
+                check(snapshot, self.dataset.index)
         except BaseException:
             snapshot.close()
             raise

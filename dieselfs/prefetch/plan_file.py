@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import secrets
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +125,7 @@ def write_plan(
         plan.snapshot_id.encode(),
         after.encode(),
     )
-    path = folder / secrets.token_hex(8)
+    path = folder / os.urandom(8).hex()
     temporary = folder / f".{path.name}"
     try:
         with open(temporary, "xb+") as file:

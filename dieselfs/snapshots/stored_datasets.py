@@ -17,8 +17,6 @@ from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import check_dataset_name, commit_key
 from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.dataset.dataset import open_dataset
-from dieselfs.snapshots.lifecycle import list_published, published_header
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, read_state
 from metadata.errors import DatasetNotFound, IndexBehind, RecordCorrupt, SnapshotRefused
@@ -100,6 +98,8 @@ def _totals(
             return found
         if last.generation - applied.generation > _FEW_COMMITS:
             return None
+        from dieselfs.dataset.dataset import open_dataset
+
         with suppress(*_NOT_COUNTED):
             applied = open_dataset(store, index, ref.name).namespace.state()
     if applied.generation < last.generation:  # it is held at a generation, or damaged
@@ -108,6 +108,8 @@ def _totals(
 
 
 def _published_totals(store: ObjectStore, ref: DatasetRef, generation: int) -> DatasetTotals | None:
+    from dieselfs.snapshots.lifecycle import list_published, published_header
+
     published = list_published(store, ref.name)
     if not published or published[-1].generation != generation:
         return None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -164,7 +163,7 @@ class ViewFile:
 
     def _replace(self, path: str, data: bytes) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        fresh = f"{path}.{secrets.token_hex(8)}"
+        fresh = f"{path}.{os.urandom(8).hex()}"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb") as file:

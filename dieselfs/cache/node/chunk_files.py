@@ -19,7 +19,6 @@ import errno
 import logging
 import mmap
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import Final
@@ -138,7 +137,7 @@ class ChunkFiles:
 
 def _fill(folder: Path, name: str, data: memoryview, recycled: RecycledFile | None) -> None:
     """Write the data to a recycled or a new file and give the file its name."""
-    path = folder / f".{name}.{secrets.token_hex(4)}" if recycled is None else recycled.path
+    path = folder / f".{name}.{os.urandom(4).hex()}" if recycled is None else recycled.path
     try:
         if recycled is None:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import signal
 import threading
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class RecycledFiles:
 
         Return False if it is missing or there are enough; then the caller removes it.
         """
-        path = self._folder / f".spare.{secrets.token_hex(8)}"
+        path = self._folder / f".spare.{os.urandom(8).hex()}"
         try:
             size = os.lstat(self._folder / name).st_size
             with self._lock:

@@ -19,7 +19,6 @@ import fcntl
 import math
 import os
 import re
-import secrets
 import shutil
 import stat
 import subprocess
@@ -255,7 +254,7 @@ def _remove(
 
     Its name is free at once; deleting takes some 0.2 ms a chunk.
     """
-    grave = folder.with_name(f".{secrets.token_hex(8)}")  # others sweep it after a kill here
+    grave = folder.with_name(f".{os.urandom(8).hex()}")  # others sweep it after a kill here
     try:
         os.rename(folder, grave)
     except OSError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,7 +88,7 @@ def make_secret_file(path: Path) -> None:
         raise LocalFileError(f"cannot write {path}: {error.strerror}") from error
     try:
         with open(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32) + "\n")
+            file.write(os.urandom(32).hex() + "\n")
     except OSError as error:
         path.unlink(missing_ok=True)
         raise LocalFileError(f"cannot read {path}: {error.strerror}") from error

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -136,7 +135,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def replace_document(path: Path, document: dict[str, Any]) -> None:
     """Replace a document atomically, also in a crash."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         with open(temporary, "x") as file:
             json.dump(document, file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class RemoteMaster:
         `exchange` is called while a fetch waits and cache events are pending.
         """
         self._path, self._exchange = path, exchange
-        self._member = secrets.token_bytes(MEMBER_ID_BYTES)
+        self._member = os.urandom(MEMBER_ID_BYTES)
         self._open: set[socket.socket] = set()
         self._idle: list[socket.socket] = []
         self.is_gone = False

@@ -13,7 +13,6 @@ import fcntl
 import logging
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -220,7 +219,7 @@ class TaskSession:
         """
         path = self.folder.path
         try:
-            private = TaskFolder.at(f"private-{os.getpid()}-{secrets.token_hex(4)}", path.parent)
+            private = TaskFolder.at(f"private-{os.getpid()}-{os.urandom(4).hex()}", path.parent)
         except DieselFSError as error:
             raise MasterGone(str(error)) from error
         settings = replace(self.settings, folder=private, peers=None)

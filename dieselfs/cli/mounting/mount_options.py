@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -115,7 +114,9 @@ def _unknown(part: str, name: str) -> UsageError:
         return UsageError(f"-o {part}: a value is missing", f"write {name}=…")
     if name in FLAGS:
         return UsageError(f"-o {part}: takes no value", f"write {name}")
-    near = difflib.get_close_matches(name, (*FLAGS, *VALUES), n=1)
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, (*FLAGS, *VALUES), n=1)
     return UsageError(
         f"-o {part}: unknown", f"did you mean {near[0]}" if near else "see `dlcmd mount --help`"
     )

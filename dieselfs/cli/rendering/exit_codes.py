@@ -7,7 +7,6 @@ failure too.
 from __future__ import annotations
 
 import errno
-import json
 import re
 import sys
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Final
 import chunkstore.errors as store
 import dieselfs.errors as product
 import metadata.errors as index
-from dieselfs.config import redacted
+from metadata.url_secrets import redacted
 
 PROGRAM: Final = "dlcmd"
 
@@ -183,5 +182,9 @@ def _one_line(text: str) -> str:
 
 def report(failure: Failure, *, as_json: bool) -> None:
     """Print a failure as one line on stderr: as text for people, or as a JSON object."""
-    text = json.dumps(failure.as_record()) if as_json else f"{PROGRAM}: {failure}"
+    text = f"{PROGRAM}: {failure}"
+    if as_json:
+        import json
+
+        text = json.dumps(failure.as_record())
     print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)

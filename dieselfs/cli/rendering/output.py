@@ -6,7 +6,6 @@ A pipe gets them as they are; on a terminal, the characters that it would obey a
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,8 @@ class Output:
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Write one JSON object on a line of its own."""
+        import json
+
         self.data(json.dumps(with_former_keys(values)).encode() + b"\n")
 
     def line(self, text: str = "") -> None:

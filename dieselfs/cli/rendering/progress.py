@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -79,6 +78,8 @@ class Lines(_Display):
 
     def _line(self, elapsed_s: float) -> str:
         if self._json:
+            import json
+
             return json.dumps(
                 {
                     "event": "progress",
