@@ -9,15 +9,15 @@ CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-racy test-docs test-ceph docs soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-racy test-docs test-dist test-ceph docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup:  ## install what is missing: system packages (Debian), .venv, .venv/bin/dlcmd
+setup:  ## install what is missing: system packages (Debian), .venv with what a user needs
 	@scripts/setup.sh
 
-torch:  ## the same, and PyTorch, which the checks, tests, benchmarks and the demo need
+torch:  ## the same, PyTorch, and what the checks, tests, benchmarks and the demo need
 	@scripts/setup.sh torch
 
 check: torch  ## ruff, mypy, the layering of packages and folders, and the docstrings
@@ -26,7 +26,7 @@ check: torch  ## ruff, mypy, the layering of packages and folders, and the docst
 	@.venv/bin/mypy
 	@$(PYTHON_IN_VENV) -m pytest -q $(CHECKED)
 
-format: setup  ## let ruff sort the imports and lay out the code
+format: torch  ## let ruff sort the imports and lay out the code
 	@.venv/bin/ruff check --fix --quiet || true
 	@.venv/bin/ruff format
 
@@ -38,6 +38,13 @@ test-racy: torch  ## the tests of threads, processes, mounts and peers, ROUNDS=2
 
 test-docs: torch  ## run the commands and Python blocks of all pages, in an environment made as they say
 	@DIESELFS_ALL_PAGES=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/docs
+
+test-dist: dist torch  ## install the packages of dist/ into empty environments, and read through a mount there
+	@DIESELFS_DIST=dist $(PYTHON_IN_VENV) -m pytest -n 0 tests/dist
+
+dist:  ## build dist/: the source package, and a wheel with the C extension for Python 3.11 and later
+	@scripts/setup.sh dist
+	@scripts/dist.sh
 
 docs:  ## build the site of docs/ into site/
 	@scripts/setup.sh docs
@@ -51,16 +58,16 @@ soak: torch  ## half an hour of training while its store and other mounts come a
 	@$(PYTHON_IN_VENV) -m tests.faults.soak $(SOAK_ARGS)
 	@$(PYTHON_IN_VENV) -m tests.mount.soak $(SOAK_ARGS)
 
-fuzz: setup  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapshot"
+fuzz: torch  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapshot"
 	@$(PYTHON_IN_VENV) -m tests.fuzz.fuzz $(FUZZ_ARGS)
 
-sanitize: setup  ## the C extension's tests and fuzzer under ASan and UBSan, then TSan
+sanitize: torch  ## the C extension's tests and fuzzer under ASan and UBSan, then TSan
 	@scripts/sanitize.sh
 
-simulate: setup  ## the peer cache under a simulated network and clock: SEEDS=5000 of them, or SEED=123 with a trace
+simulate: torch  ## the peer cache under a simulated network and clock: SEEDS=5000 of them, or SEED=123 with a trace
 	@$(PYTHON_IN_VENV) -m tests.simulation.run $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),1000))
 
-simulate-proof: setup  ## break the peer cache in known ways: the simulation must find each
+simulate-proof: torch  ## break the peer cache in known ways: the simulation must find each
 	@$(PYTHON_IN_VENV) -m tests.simulation.proof
 
 faults: torch  ## the fault bench, and its table in docs/reliability.md

@@ -4,6 +4,7 @@
 #   scripts/setup.sh          what `dlcmd` needs
 #   scripts/setup.sh torch    the same, and PyTorch with what else checks, tests, benchmarks and the demo need
 #   scripts/setup.sh docs     what `dlcmd` needs, and what builds the site of docs/
+#   scripts/setup.sh dist     what `dlcmd` needs, and what builds the packages of dist/
 #
 # Safe to run again: it installs only what is missing, and returns at once when nothing is.
 # PYTHON=... chooses another interpreter than the `python3` on PATH.
@@ -120,9 +121,15 @@ create_venv() {
         "$PYTHON" -m venv --clear "$VENV"
         echo "$VENV" >"$VENV/.home"
     fi
-    say "installing DieselFS and its development tools into .venv"
-    pip_install --editable '.[dev]'
+    say "installing DieselFS into .venv"
+    pip_install --editable .
+    "$VENV/bin/python" -c 'import sys; from dieselfs.__main__ import conflicts; sys.exit("\n".join(conflicts()) or 0)'
     stamp_of .stamp >"$VENV/.stamp"
+}
+
+# What an extra of the installed DieselFS adds. pip looks for no other DieselFS.
+install_extra() {  # install_extra <name> [other packages]
+    pip_install "dieselfs[$1]" "${@:2}"
 }
 
 # The C extension, in place: pip builds it first, this follows changes of its sources.
@@ -137,6 +144,7 @@ extension_is_built() {
 
 build_extension() {
     say "building the C extension"
+    "$VENV/bin/python" -c 'import setuptools' 2>/dev/null || pip_install 'setuptools>=77'
     "$VENV/bin/python" setup.py --quiet build_ext --inplace
     extension_is_built || die "the extension was not built; look-ups would work, but slowly"
 }
@@ -152,8 +160,8 @@ let_torchvision_load() {
 install_for_tests() {
     # A pinned pair: the newest torch may bring gigabytes of CUDA libraries, and torchvision's own
     # pin of torch may bring another build of it.
-    say "installing PyTorch and pylibmc into .venv"
-    pip_install 'torch==2.13.0' pillow 'pylibmc>=1.6.3'
+    say "installing PyTorch and the development tools into .venv"
+    install_extra dev 'torch==2.13.0' pillow 'pylibmc>=1.6.3'
     pip_install --no-deps 'torchvision==0.28.0'
     "$VENV/bin/python" -c 'import torchvision' 2>/dev/null || let_torchvision_load
     stamp_of .stamp-torch >"$VENV/.stamp-torch"
@@ -161,8 +169,14 @@ install_for_tests() {
 
 install_for_docs() {
     say "installing mkdocs into .venv"
-    pip_install --editable '.[dev,docs]'
+    install_extra docs
     stamp_of .stamp-docs >"$VENV/.stamp-docs"
+}
+
+install_for_dist() {
+    say "installing what builds packages into .venv"
+    install_extra dist
+    stamp_of .stamp-dist >"$VENV/.stamp-dist"
 }
 
 # -------------------------------------------------------------------------------------------------
@@ -172,7 +186,8 @@ case ${1:-} in
 '') stamp=.stamp ;;
 torch) stamp=.stamp-torch ;;
 docs) stamp=.stamp-docs ;;
-*) die "usage: scripts/setup.sh [torch|docs]" ;;
+dist) stamp=.stamp-dist ;;
+*) die "usage: scripts/setup.sh [torch|docs|dist]" ;;
 esac
 
 if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp && extension_is_built; then
@@ -187,5 +202,6 @@ if ! is_done $stamp; then
     case $stamp in
     .stamp-torch) install_for_tests ;;
     .stamp-docs) install_for_docs ;;
+    .stamp-dist) install_for_dist ;;
     esac
 fi
