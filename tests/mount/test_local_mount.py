@@ -29,6 +29,7 @@ from metadata.snapshot import Snapshot
 from tests.dieselfs.dataset_content import tree_of
 from tests.mount.mounting import listed
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
+from tests.mount.torture import forget_names
 
 pytestmark = pytest.mark.skipif(local_front("auto") is None, reason="EROFS cannot be mounted here")
 
@@ -180,7 +181,7 @@ def test_what_is_unpinned_stays_as_long_as_it_is_mounted(node: Node) -> None:
     node.dlcmd("mount", "pets", node.mountpoint)
     node.dlcmd("warmup", "--unpin-mount", "pets")
     assert list((node.ssd / "blobs").iterdir()) == []
-    Path("/proc/sys/vm/drop_caches").write_text("3")
+    forget_names(node.mountpoint)
     require_tree(node.mountpoint, node.source)
     node.dlcmd("umount", node.mountpoint)
 

@@ -474,8 +474,12 @@ def test_the_process_drops_and_loads_pages(pages: PageHelper, folder: Path) -> N
     assert pages.drop(paths(*range(300)))
     if cached_pages(folder / "sub" / "7"):
         pytest.skip("a file system that has no other copy")
-    assert pages.load(b"absent\0sub/absent/x\0" + paths(*range(200)))
-    assert {cached_pages(folder / "sub" / str(n)) for n in range(200)} == {3}
+
+    def all_are_loaded() -> bool:
+        assert pages.load(b"absent\0sub/absent/x\0" + paths(*range(200)))
+        return {cached_pages(folder / "sub" / str(n)) for n in range(200)} == {3}
+
+    eventually(all_are_loaded)  # others may drop the caches of the whole machine
     assert cached_pages(folder / "sub" / "250") == 0
     assert pages.drop(paths(7))
     assert cached_pages(folder / "sub" / "7") == 0
