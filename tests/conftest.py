@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.eventually import eventually
+from tests.forked_programs import daemons_are_forked
 
 pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
 
@@ -52,6 +53,14 @@ def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         eventually(lambda: not (mounts_below(base) or processes_with(mark)), timeout_s=GRACE_S)
     left = mounts_below(base) + processes_with(mark)
     assert not left, "left behind by the tests:\n  " + "\n  ".join(left)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_daemons(nothing_is_left_behind: None) -> Iterator[None]:
+    """Daemons of mounts that tests start in this process are forked: hundreds of starts of Python
+    would take a quarter of the tests' time."""
+    with daemons_are_forked():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,11 +1,15 @@
 """Two versions of a dataset whose bytes follow from path and version, so that any read can be
 checked without a copy."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterable
 from functools import cache
+from typing import TYPE_CHECKING
 
-from tests.mount.versions import Files
+if TYPE_CHECKING:
+    from tests.mount.versions import Files
 
 NOISE = random.Random(0).randbytes(4 << 20)
 VERSIONS = (0, 1)

@@ -15,6 +15,7 @@ from dieselfs.shuffle.order import parse_parameters, shuffle_order
 from metadata.snapshot import Snapshot
 from tests.mount.mounting import Mount, both_fronts, mounted, names_in
 from tests.mount.packing import PackedDataset, pack, write_file
+from tests.mount.reading_processes import poll_control_files
 
 pytestmark = both_fronts
 
@@ -115,22 +116,11 @@ def test_an_open_document_keeps_its_content(sample_mount: Mount) -> None:
         assert os.fstat(reading.fileno()).st_size == len(first)
 
 
-def _poll(mount: Path, rounds: int) -> None:
-    for _ in range(rounds):
-        with open(mount / ".dieselfs" / "stats.json", "rb") as reading:
-            size = os.fstat(reading.fileno()).st_size
-            content = reading.read()
-        assert len(content) == size
-        assert json.loads(content)["requests"]["lookup"] > 0
-        assert os.stat(mount / ".dieselfs" / "dataset.json").st_size > 0
-        listing = (mount / ".dieselfs" / "shuffle" / "seed=5").read_bytes()
-        assert listing.count(b"\n") == 101
-        os.listdir(mount / ".dieselfs")
-
-
 def test_polled_by_four_processes_every_answer_is_whole(small_mount: Mount) -> None:
     context = multiprocessing.get_context("spawn")
-    pollers = [context.Process(target=_poll, args=(small_mount.path, 150)) for _ in range(4)]
+    pollers = [
+        context.Process(target=poll_control_files, args=(small_mount.path, 150)) for _ in range(4)
+    ]
     for poller in pollers:
         poller.start()
     for poller in pollers:

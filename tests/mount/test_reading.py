@@ -14,6 +14,7 @@ import pytest
 from tests.mount.conftest import ODD_NAMES, SIZES
 from tests.mount.mounting import Mount, both_fronts, mounted
 from tests.mount.packing import PackedDataset, random_bytes
+from tests.mount.reading_processes import read_at_random
 
 pytestmark = both_fronts
 
@@ -116,31 +117,11 @@ def test_sendfile_and_copies_are_exact(sample_mount: Mount, tmp_path: Path) -> N
     assert filecmp.cmp(original, tmp_path / "copy", shallow=False)
 
 
-def _read_at_random(mount: Path, seed: int, failures: "multiprocessing.Queue[str]") -> None:
-    dice = random.Random(seed)
-    for _ in range(150):
-        size = dice.choice(SIZES)
-        start = dice.randrange(size + 1)
-        with open(mount / "sizes" / str(size), "rb") as reading:
-            reading.seek(start)
-            if reading.read(70_000) != random_bytes_kept(size)[start : start + 70_000]:
-                failures.put(f"reader {seed}: {size} from {start}")
-
-
-_kept: dict[int, bytes] = {}
-
-
-def random_bytes_kept(size: int) -> bytes:
-    if size not in _kept:
-        _kept[size] = random_bytes(size)
-    return _kept[size]
-
-
-def read_by_eight_processes(mount: Mount) -> None:
+def read_by_eight_processes(mount: Mount, source: Path) -> None:
     context = multiprocessing.get_context("spawn")
     failures = context.Queue()
     readers = [
-        context.Process(target=_read_at_random, args=(mount.path, seed, failures))
+        context.Process(target=read_at_random, args=(mount.path, source, SIZES, seed, failures))
         for seed in range(8)
     ]
     for reader in readers:
@@ -153,11 +134,13 @@ def read_by_eight_processes(mount: Mount) -> None:
     failures.join_thread()
 
 
-def test_eight_processes_reading_at_once_all_get_the_right_bytes(sample_mount: Mount) -> None:
-    read_by_eight_processes(sample_mount)
+def test_eight_processes_reading_at_once_all_get_the_right_bytes(
+    sample: PackedDataset, sample_mount: Mount
+) -> None:
+    read_by_eight_processes(sample_mount, sample.source)
 
 
 def test_they_do_also_while_chunks_are_evicted(sample: PackedDataset, tmp_path: Path) -> None:
     with mounted(sample, tmp_path, "--cache-bytes", str(8 << 20)) as mount:
-        read_by_eight_processes(mount)
+        read_by_eight_processes(mount, sample.source)
         assert mount.statistics()["cache"]["node"]["evictions"] > 0

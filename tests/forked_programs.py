@@ -1,0 +1,302 @@
+"""Programs of tests that start in a hundredth of a second: forked from a process that has imported
+their modules.
+
+Python needs 0.3 s of CPU time to start and import what a mount needs, and the tests start hundreds
+of mounts. A forked program is a process like another: it has its own process id, session,
+environment, streams, folder and command line, and it ends as Python does. What `python -m` itself
+does is not tested by it; the tests of what starts import (`tests/dieselfs/test_starts.py`), those
+of ordinary users, of upgrades, and those of the pages in docs/ start Python.
+
+`python -m tests.forked_programs DESCRIPTOR PADDING` is the process that forks. It has one thread.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+_MODULES = ("tests.mount.daemon", "dieselfs.cli")
+"""The programs that can be forked, by the module that `python -m` runs."""
+_IMPORTED_LATER = (
+    "dieselfs.cache.read_stack",
+    "dieselfs.cli.commands.mount",
+    "dieselfs.cli.commands.put",
+    "dieselfs.cli.mounting.mount_serving",
+    "dieselfs.fuse.mount",
+    "dieselfs.fuse.starting.store_probe",
+    "dieselfs.housekeeping.lease_keeper",
+    "dieselfs.packing.pack",
+)
+_CHECKOUT = Path(__file__).parents[1]
+_PADDING = "x" * 8192
+"""Room for the command lines of programs, which others read in /proc."""
+_MAX_REQUEST_BYTES = 1 << 17
+_ARGUMENTS_START, _ARGUMENTS_END = 45, 46
+"""Fields of /proc/PID/stat behind the name, proc(5)."""
+
+
+class ForkedProgram:
+    """A running program. Its methods are those of `subprocess.Popen`.
+
+    An ended program stays as a zombie until its status is taken, as a child does.
+    """
+
+    def __init__(self, args: Sequence[str], status: socket.socket) -> None:
+        self.args = args
+        self.returncode: int | None = None
+        self._status = status
+        self._lock = threading.Lock()
+        self.pid = int(status.recv(64))
+        self._process = os.pidfd_open(self.pid)
+
+    def poll(self) -> int | None:
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        found = self._ended(None if timeout is None else timeout * 1000)
+        if found is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return found
+
+    def _ended(self, timeout_ms: float | None) -> int | None:
+        waiting = select.poll()
+        waiting.register(self._process, select.POLLIN)
+        if self.returncode is None and waiting.poll(timeout_ms):
+            with self._lock:
+                if self.returncode is None:
+                    # The process that forks may be gone, with the run of the tests.
+                    self.returncode = int(self._status.recv(64) or b"1")
+                    self._status.close()
+        return self.returncode
+
+    def __del__(self) -> None:
+        self._status.close()
+        os.close(self._process)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class _Forker:
+    """The process that forks, started when the first program is."""
+
+    def __init__(self) -> None:
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def start(
+        self,
+        args: Sequence[str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        env: Mapping[str, str],
+        cwd: str | None = None,
+    ) -> ForkedProgram:
+        """Start `python -m MODULE ARGUMENT…` in a session of its own."""
+        control = self._started()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = {"args": list(args), "env": dict(env), "cwd": cwd or os.getcwd()}
+        with theirs:
+            descriptors = [theirs.fileno(), stdin, stdout, stderr]
+            socket.send_fds(control, [json.dumps(request).encode()], descriptors)
+        return ForkedProgram(args, ours)
+
+    def _started(self) -> socket.socket:
+        if self._control is None or self._owner != os.getpid():
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._owner = os.getpid()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.forked_programs", str(theirs.fileno()), _PADDING],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    cwd=_CHECKOUT,
+                    start_new_session=True,
+                )
+        return self._control
+
+    def close(self) -> None:
+        """End the process; programs that run go on."""
+        if self._control is not None and self._owner == os.getpid():
+            self._control.send(b"end")
+            self._control.close()
+            assert self._process is not None
+            self._process.wait()
+        self._control = None
+
+
+_FORKER = _Forker()
+
+
+def can_fork(args: Sequence[str]) -> bool:
+    """Return True if a command is one of the programs that can be forked."""
+    return args[0] == sys.executable and args[1] == "-m" and args[2] in _MODULES
+
+
+@contextmanager
+def daemons_are_forked() -> Iterator[None]:
+    """Let daemons of mounts that this process starts be forked."""
+    from dieselfs.fuse.supervision import daemonize
+    from dieselfs.fuse.supervision.readiness import VARIABLE
+
+    started = daemonize._started
+
+    def forked(command: Sequence[str], log_output: IO[bytes], address: str) -> Any:
+        if not can_fork(command):
+            return started(command, log_output, address)
+        log, environment = log_output.fileno(), {**os.environ, VARIABLE: address}
+        with open(os.devnull) as nothing:
+            return _FORKER.start(
+                command, stdin=nothing.fileno(), stdout=log, stderr=log, env=environment
+            )
+
+    daemonize._started = forked
+    try:
+        yield
+    finally:
+        daemonize._started = started
+        _FORKER.close()
+
+
+class _Programs:
+    """The programs that were forked, until their statuses are taken."""
+
+    def __init__(self, waiting: select.poll) -> None:
+        self._waiting = waiting
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+        self._ended: dict[int, tuple[int, socket.socket]] = {}
+        """Process id and socket by the socket's descriptor."""
+
+    def add(self, pid: int, status: socket.socket) -> None:
+        status.send(str(pid).encode())
+        self._running[status.fileno()] = pid, status
+
+    def report_ended(self) -> None:
+        """Send the statuses of those that have ended."""
+        for fd, (pid, status) in list(self._running.items()):
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                continue
+            self._ended[fd] = self._running.pop(fd)
+            self._waiting.register(fd, 0)  # until the other end is closed
+            code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            try:
+                status.send(str(code).encode())
+            except BrokenPipeError:  # nobody waits for it any more
+                pass
+
+    def reap(self, fds: Iterable[int]) -> None:
+        """Take away those whose statuses are taken."""
+        for fd in fds:
+            if fd in self._ended:
+                pid, status = self._ended.pop(fd)
+                self._waiting.unregister(fd)
+                status.close()
+                os.waitpid(pid, 0)
+
+    def close(self) -> None:
+        for _, status in (*self._running.values(), *self._ended.values()):
+            status.close()
+
+
+def serve(control: socket.socket) -> Callable[[], Any] | None:
+    """Fork a program for each request; return what a forked program runs, or None at the end."""
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    waiting = select.poll()
+    waiting.register(control, select.POLLIN)
+    waiting.register(wake_read, select.POLLIN)
+    programs = _Programs(waiting)
+    while True:
+        events = dict(waiting.poll())
+        if wake_read in events:
+            os.read(wake_read, 4096)
+            programs.report_ended()
+        programs.reap(events)
+        if control.fileno() not in events:
+            continue
+        data, descriptors = _received(control)
+        if not descriptors:
+            return None
+        status = socket.socket(fileno=descriptors[0])
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for fd in (wake_read, wake_write):
+                os.close(fd)
+            programs.close()
+            for each in (control, status):
+                each.close()
+            return _become(json.loads(data), descriptors[1:])
+        programs.add(pid, status)
+        for fd in descriptors[1:]:
+            os.close(fd)
+
+
+def _received(control: socket.socket) -> tuple[bytes, list[int]]:
+    descriptors = array.array("i")
+    room = socket.CMSG_SPACE(4 * descriptors.itemsize)
+    data, ancillary, _, _ = control.recvmsg(_MAX_REQUEST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    for _, _, sent in ancillary:
+        descriptors.frombytes(sent)
+    return data, list(descriptors)
+
+
+def _become(request: dict[str, Any], streams: Sequence[int]) -> Callable[[], Any]:
+    """Make this process the program of a request; return its main function."""
+    os.setsid()
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    module = request["args"][2]
+    _show_command_line(request["args"])
+    sys.argv = [str(sys.modules[module].__file__), *request["args"][3:]]
+    main: Callable[[], Any] = sys.modules[module].main
+    return main
+
+
+def _show_command_line(args: Sequence[str]) -> None:
+    """Show another command line in /proc: the kernel reads it from the memory of the process."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[_ARGUMENTS_START]), int(fields[_ARGUMENTS_END])
+    shown = b"".join(os.fsencode(word) + b"\0" for word in args)[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+if __name__ == "__main__":
+    for module in (*_MODULES, *_IMPORTED_LATER):
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        program = serve(requests)
+    sys.exit(program() if program is not None else None)
