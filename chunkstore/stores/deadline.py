@@ -11,11 +11,15 @@ continue to read buffers that the caller considers free again. A store bounds it
 from __future__ import annotations
 
 import itertools
+import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty
-from typing import TypeVar
+from queue import Empty, SimpleQueue
+from typing import Final, TypeVar
 
 from chunkstore.call_threads import Answer, Answers, CallThreads
 from chunkstore.errors import Unavailable
@@ -26,6 +30,14 @@ from chunkstore.stores.read_wrapper import StoreWrapper
 from chunkstore.stores.time_left import time_left_s
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+NOTICE_S: Final = 5.0
+"""Seconds without an answer after which a log says that the store is waited for.
+
+A request times out after 20 s, and an operation of several requests later still.
+"""
+_NOTICE_EVERY_S: Final = 60.0
 _PAGE_ENTRIES = 1000
 """The entries of a listing that are requested at a time: one answer of an S3 store."""
 
@@ -46,9 +58,13 @@ class DeadlineStore(StoreWrapper):
     In a listing it bounds each 1,000 entries.
     """
 
-    def __init__(self, store: ObjectStore, request_timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, store: ObjectStore, request_timeout_s: float = 20.0, notice_after_s: float = NOTICE_S
+    ) -> None:
         super().__init__(store)
         self._timeout_s = request_timeout_s
+        self._notice_after_s = notice_after_s
+        self._noticed_at: float | None = None
         self._threads = CallThreads("store-call")
         self._lock = threading.Lock()
         self._abandoned = 0
@@ -102,10 +118,7 @@ class DeadlineStore(StoreWrapper):
 
     def answer(self, answers: Answers[Buffer], timeout_s: float, what: object) -> Answer[Buffer]:
         """Return the next of `answers`; raise `Unavailable` if there is none in time."""
-        try:
-            return answers.get(timeout=max(0.0, timeout_s))
-        except Empty:
-            raise self._unanswered(what) from None
+        return self._answer(answers, timeout_s, what)
 
     def time_left_s(self) -> float:
         """Return the seconds that a request may take if it starts now."""
@@ -116,10 +129,33 @@ class DeadlineStore(StoreWrapper):
         return DeadlineStatistics(self._abandoned, self._threads.count)
 
     def _bounded(self, function: Callable[[], T], what: str) -> T:
+        answers: Answers[T] = SimpleQueue()
+        timeout_s = self.time_left_s()
+        self._threads.start(function, answers)
+        return self._answer(answers, timeout_s, what).result()
+
+    def _answer(self, answers: Answers[T], timeout_s: float, what: object) -> Answer[T]:
+        first_s = min(timeout_s, self._notice_after_s)
+        with suppress(Empty):
+            return answers.get(timeout=max(0.0, first_s))
         try:
-            return self._threads.run(function, self.time_left_s())
-        except TimeoutError:
-            raise self._unanswered(what) from None
+            if timeout_s > first_s:
+                self._notice()
+                return answers.get(timeout=timeout_s - first_s)
+        except Empty:
+            pass
+        raise self._unanswered(what)
+
+    def _notice(self) -> None:
+        """Log, at most once a minute, that the store is waited for."""
+        now = time.monotonic()
+        with self._lock:
+            if self._noticed_at is not None and now - self._noticed_at < _NOTICE_EVERY_S:
+                return
+            self._noticed_at = now
+        left_s = time_left_s(math.inf)
+        bound = "" if left_s == math.inf else f" for up to {left_s:.0f} s more"
+        _log.warning("the store has not answered for %g s: waiting%s", self._notice_after_s, bound)
 
     def _unanswered(self, what: object) -> Unavailable:
         with self._lock:

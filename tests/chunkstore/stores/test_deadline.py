@@ -37,6 +37,36 @@ def test_a_store_that_hangs_is_unavailable(call: str) -> None:
     assert store.statistics().threads == 1
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_a_store_that_is_silent_is_told_of_once_while_it_is_waited_for(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hanging() as hang:
+        faulty = FaultyStore(lambda *_: hang())
+        store = DeadlineStore(faulty, 0.05, notice_after_s=0.01)
+        for _ in range(2):
+            with OperationEnds(60), pytest.raises(Unavailable):
+                CALLS[call](store)
+    [said] = caplog.messages
+    assert said.startswith("the store has not answered for 0.01 s: waiting for up to ")
+
+
+def test_a_store_that_answers_late_but_in_time_has_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store: DeadlineStore
+    with hanging() as hang:
+        faulty = FaultyStore(lambda call, *_: hang() if call == "get" else None)
+        faulty.inner.create("k", [b"x"])
+        store = DeadlineStore(faulty, 60, notice_after_s=0.01)
+        found: list[object] = []
+        reader = threading.Thread(target=lambda: found.append(store.get("k")))
+        reader.start()
+        eventually(lambda: len(caplog.messages) == 1)
+    reader.join(60)
+    assert found == [b"x"]
+
+
 def test_one_object_that_hangs_delays_no_other() -> None:
     with hanging() as hang:
         faulty = FaultyStore(lambda call, key, _: hang() if key == "hangs" else None)
