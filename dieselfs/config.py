@@ -17,15 +17,20 @@ its origin, so that an error can say which one to correct.
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from dieselfs.errors import ConfigError
 from dieselfs.former_names import present_key, variable
 from metadata.url_secrets import redacted as redacted
+
+log = logging.getLogger(__name__)
 
 _SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup")
 _KEYS: Final = ("store", "index", "snapshots")
@@ -212,7 +217,17 @@ def _read_profile(asked: str | None, environment: Mapping[str, str]) -> _Profile
         raise ConfigError(
             f"no profile {name!r} in {file}", f"add [profiles.{name}], or use one of: {known}"
         )
-    return _Profile(str(name), file, _checked_values(profiles[name], f"profile {name!r} in {file}"))
+    values = _checked_values(profiles[name], f"profile {name!r} in {file}")
+    if any(redacted(value) != value for value in values.values()):
+        _warn_if_visible(file)
+    return _Profile(str(name), file, values)
+
+
+@cache
+def _warn_if_visible(file: Path) -> None:
+    """Log a warning, once, if all users may read a file that has a password."""
+    if file.stat().st_mode & stat.S_IROTH:
+        log.warning("%s has a password, and every user can read it: chmod 600 %s", file, file)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

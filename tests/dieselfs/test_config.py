@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.config import Config, load_config, redacted
+from dieselfs.config import Config, config_file, load_config, redacted
 from dieselfs.errors import ConfigError
 
 PROFILES = """
@@ -54,6 +54,27 @@ def test_xdg_variables_that_are_empty_or_relative_count_as_unset(tmp_path: Path)
         load_config(environment=environment).snapshot_folder
         == tmp_path / ".local/share/dieselfs/snapshots"
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "index", "warned"),
+    [
+        (0o644, "redis://:secret@h", True),
+        (0o600, "redis://:secret@h", False),
+        (0o640, "redis://:secret@h", False),
+        (0o644, "redis://h", False),
+    ],
+)
+def test_a_password_that_all_users_may_read_is_warned_of_once(
+    home: dict[str, str], caplog: pytest.LogCaptureFixture, mode: int, index: str, warned: bool
+) -> None:
+    write_config(home, f'profile = "p"\n[profiles.p]\nindex = "{index}"\n')
+    file = config_file(home)
+    file.chmod(mode)
+    for _ in range(2):
+        load_config(environment=home)
+    said = f"{file} has a password, and every user can read it: chmod 600 {file}"
+    assert caplog.messages == [said] * warned
 
 
 def test_flags_beat_variables_beat_profile_beat_defaults(home: dict[str, str]) -> None:
