@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
@@ -72,6 +73,18 @@ def node_memory_of_the_tests() -> Iterator[Path]:
     yield folder
     del os.environ["DIESELFS_MEMORY_FOLDER"]
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def logs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Mounts and warm-ups of the tests log below their temporary folder, and nowhere else."""
+    base = tmp_path_factory.getbasetemp()
+    os.environ["DIESELFS_LOG_FOLDER"] = os.fspath(base / "logs")
+    yield
+    del os.environ["DIESELFS_LOG_FOLDER"]
+    ours = quote(os.fspath(base.resolve()), safe="").replace("%2F", "-")
+    left = [log for log in Path("/var/log/dieselfs").glob("*.log") if ours in log.name]
+    assert not left, f"logs of the tests outside of their folder: {left}"
 
 
 @pytest.fixture(autouse=True)

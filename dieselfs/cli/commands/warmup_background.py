@@ -72,4 +72,5 @@ def start_in_background(
 
 def _log_file(dataset: str) -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state, "dieselfs", f"warmup-{dataset}.log")
+    folder = os.environ.get("DIESELFS_LOG_FOLDER") or Path(state, "dieselfs")
+    return Path(folder, f"warmup-{dataset}.log")

@@ -26,12 +26,18 @@ _END_TIMEOUT_S: Final = 10.0
 _LARGE_LOG_BYTES: Final = 16 << 20
 
 
+LOG_VARIABLE: Final = "DIESELFS_LOG_FOLDER"
+
+
 def default_log_file(mountpoint: Path) -> Path:
     """Return the log file of the daemon of `mountpoint`.
 
-    It is in /var/log/dieselfs, or in the user's state folder.
+    It is in the folder that DIESELFS_LOG_FOLDER names, or else in /var/log/dieselfs for root and in
+    the user's state folder for others.
     """
-    if os.geteuid() == 0:
+    if named := os.environ.get(LOG_VARIABLE):
+        folder = Path(named)
+    elif os.geteuid() == 0:
         folder = Path("/var/log/dieselfs")
     else:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

@@ -10,6 +10,8 @@ from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_backg
 
 
 def test_log_files_of_different_mountpoints_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_log_file(Path("/mnt")).parent == Path(os.environ["DIESELFS_LOG_FOLDER"])
+    monkeypatch.delenv("DIESELFS_LOG_FOLDER")
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert default_log_file(Path("/mnt/a b")) == Path("/state/dieselfs/mount-mnt-a%20b.log")
