@@ -63,25 +63,45 @@ def open_index(url: str) -> KeyValueStore:
     return _open(url, _INDEXES, "an index", _INDEX_FORMS)
 
 
-def open_configured_store(config: Config, patience_s: float | None = PATIENCE_S) -> ResilientStore:
+def open_configured_store(
+    config: Config, patience_s: float | None = PATIENCE_S, *, create: bool = False
+) -> ResilientStore:
     """Return the configuration's store, as patient as `open_store` makes it.
 
-    The embedded default is created at its first use.
+    With `create` the first object creates the embedded default. Without it nothing is created.
     """
-    if config.store.is_default:
+    if config.store.is_default and create:
         _make_private(_folder_of(config.store.value).parent)
-        _make_private(_folder_of(config.store.value))
     return _with_origin(config.store, lambda url: open_store(url, patience_s))
 
 
 def open_places(
-    config: Config, patience_s: float | None = PATIENCE_S
+    config: Config, patience_s: float | None = PATIENCE_S, *, create: bool = False
 ) -> tuple[ObjectStore, KeyValueStore]:
-    """Return the configuration's store and index. The caller closes the index."""
-    store = open_configured_store(config, patience_s)
+    """Return the configuration's store and index. The caller closes the index.
+
+    Without `create`, this raises `NoStoreYet` if the store is the embedded default and is missing.
+    """
+    if not create:
+        check_default_store(config)
+    store = open_configured_store(config, patience_s, create=create)
     if config.index.is_default:
         _make_private(_folder_of(config.index.value).parent)
     return store, _with_origin(config.index, open_index)
+
+
+def check_default_store(config: Config) -> None:
+    """Raise `NoStoreYet` if the store is the embedded default and is missing.
+
+    Its disk may not be mounted: an empty store in its place would look like lost datasets.
+    """
+    from chunkstore.errors import NoStoreYet
+
+    if config.store.is_default and not (folder := _folder_of(config.store.value)).is_dir():
+        raise NoStoreYet(
+            f"there is no store at {folder}: make it with `dlcmd put`, mount its disk, or name "
+            "another store with --store"
+        )
 
 
 def private_snapshot_folder(config: Config) -> Path:

@@ -17,7 +17,6 @@ its origin, so that an error can say which one to correct.
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -29,8 +28,6 @@ from typing import Any, Final
 from dieselfs.errors import ConfigError
 from dieselfs.former_names import present_key, variable
 from metadata.url_secrets import redacted as redacted
-
-log = logging.getLogger(__name__)
 
 _SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup")
 _KEYS: Final = ("store", "index", "snapshots")
@@ -227,6 +224,9 @@ def _read_profile(asked: str | None, environment: Mapping[str, str]) -> _Profile
 def _warn_if_visible(file: Path) -> None:
     """Log a warning, once, if all users may read a file that has a password."""
     if file.stat().st_mode & stat.S_IROTH:
+        import logging
+
+        log = logging.getLogger(__name__)
         log.warning("%s has a password, and every user can read it: chmod 600 %s", file, file)
 
 

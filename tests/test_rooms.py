@@ -37,6 +37,7 @@ ARROWS = {
         "dataset": "what is packed is written, committed and indexed",
     },
     "housekeeping": {
+        "dataset": "a name without a dataset is told with the nearest one",
         "recovery": "garbage is what no commit knows",
         "snapshots": "snapshots keep chunks, and are garbage themselves",
     },

@@ -17,6 +17,7 @@ from chunkstore.errors import Corrupt
 from chunkstore.object_keys import commit_key
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.findings import Finding, Kind
+from dieselfs.dataset.dataset import no_dataset
 from dieselfs.recovery.history import History, read_history
 from metadata.errors import DatasetNotFound
 
@@ -80,9 +81,7 @@ def read_stored(store: ObjectStore, name: str) -> StoredDataset:
     """
     history = read_history(store, name)
     if not history.newest:
-        raise DatasetNotFound(
-            f"there is no dataset {name!r} in the store: list its datasets with `dlcmd dataset ls`"
-        )
+        raise no_dataset(store, name)
     if history.is_removed:
         raise DatasetNotFound(
             f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"

@@ -64,6 +64,7 @@ def common_options() -> list[click.Parameter]:
         option("--index", metavar="URL", help="Index of names."),
         option("--profile", metavar="NAME", help="Profile of the configuration file."),
         option("--json", is_flag=True, help="Print JSON, one object a line."),
+        option("--wide", is_flag=True, help="Print whole ids, times and tables on a terminal."),
         option("-q", "--quiet", is_flag=True, help="Print only results and errors."),
         option("--only-show-errors", "quiet", is_flag=True, hidden=True),
         option("--no-progress", is_flag=True, help="Print no progress bar or lines."),

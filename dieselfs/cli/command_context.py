@@ -45,6 +45,7 @@ class CommandContext:
             json=options.get("json", False),
             quiet=options.get("quiet", False),
             terminal=terminal,
+            wide=options.get("wide", False),
             color=_wants_color(options.get("color", "auto"), terminal),
         )
         if output.quiet:
@@ -52,6 +53,10 @@ class CommandContext:
 
             # Without a handler, notices of the library (a store is new) go to stderr.
             logging.getLogger().addHandler(logging.NullHandler())
+        elif output.json and not options.get("debug"):
+            from dieselfs.cli.rendering.json_logs import log_as_json
+
+            log_as_json()
         show_progress = not (options.get("no_progress") or output.quiet)
         return cls(config, output, show_progress)
 
@@ -97,10 +102,12 @@ class CommandContext:
     def store(self, patience_s: float | None = None) -> ResilientStore:
         """Open the store alone, for commands that need no index.
 
-        `patience_s` is that of `dieselfs.assembly.open_store`.
+        `patience_s` is that of `dieselfs.assembly.open_store`. Raises `NoStoreYet` without one.
         """
-        from dieselfs.assembly import open_configured_store
+        from dieselfs.assembly import check_default_store, open_configured_store
 
+        if patience_s is None:  # a mount is patient, and may do without its store
+            check_default_store(self.config)
         return open_configured_store(self.config, patience_s)
 
     def ssd(self) -> SsdSettings | None:

@@ -180,6 +180,7 @@ class Client:
         Raises `Refused` if a running mount or a tag needs it; `force` removes it nevertheless.
         """
         from dieselfs.housekeeping.dataset_users import lasting_users
+        from dieselfs.snapshots.lifecycle import remove_local
 
         store, name = self.dataset.store, self.dataset.ref.name
         if not force:
@@ -187,6 +188,7 @@ class Client:
         if self._writing is not None:
             self._writing.stop()
         remove_dataset(store, self.dataset.index, name)
+        remove_local(self._snapshot_folder, self.dataset.ref)
 
     # Contents
 
@@ -623,7 +625,7 @@ def connect(
         )
     config = load_config(store, index, profile)
     with ExitStack() as opened:
-        object_store, key_value_store = open_places(config)
+        object_store, key_value_store = open_places(config, create=create)
         opened.callback(key_value_store.close)
         client = Client.connect(
             named.dataset,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
-from chunkstore.errors import Corrupt
+from chunkstore.errors import ChunkStoreError, Corrupt
 from chunkstore.object_keys import commit_key, commit_prefix
 from chunkstore.removal import finish_removal, is_removed, mark_removed, sweep_old_end
+from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.time_left import OperationEnds
 from dieselfs.errors import Refused
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, register_dataset
@@ -19,6 +23,8 @@ from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.namespace import Namespace
 from metadata.records import DatasetState
+
+_GUESS_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +81,24 @@ def existing_dataset(store: ObjectStore, name: str) -> DatasetRef:
     """Return the dataset that has the name; raise `DatasetNotFound` if there is none."""
     ref = find_dataset(store, name)
     if ref is None:
-        raise DatasetNotFound(f"there is no dataset {name!r}")
+        raise no_dataset(store, name)
     return ref
+
+
+def no_dataset(store: ObjectStore, name: str) -> DatasetNotFound:
+    """Return the error for a name without a dataset, with the nearest name that has one.
+
+    Costs one listing of the names in the store, and at most 2 s.
+    """
+    from difflib import get_close_matches
+
+    near: list[str] = []
+    with suppress(ChunkStoreError), OperationEnds(_GUESS_S):
+        near = get_close_matches(name, folder_names(store, "datasets/"), n=1)
+    hint = "list the datasets with `dlcmd dataset ls`; check --store and --index"
+    if near:
+        hint = f"did you mean {near[0]!r}? `dlcmd dataset ls` lists all"
+    return DatasetNotFound(f"there is no dataset {name!r}: {hint}")
 
 
 def stored_names(store: ObjectStore) -> list[str]:
@@ -93,9 +115,7 @@ def open_dataset(
     """
     ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
     if ref is None:
-        raise DatasetNotFound(
-            f"there is no dataset {name!r}: list the datasets with `dlcmd dataset ls`"
-        )
+        raise no_dataset(store, name)
     if born:
         _sweep(store, ref)
     known = indexed_dataset(index, name)
@@ -155,9 +175,7 @@ def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
     if ref is None:
         if finish_removal(store, name):  # only the last step was missing
             return
-        raise DatasetNotFound(
-            f"there is no dataset {name!r}: list the datasets with `dlcmd dataset ls`"
-        )
+        raise no_dataset(store, name)
     if not is_removed(store, name):
         mark_removed(store, CommitLog(store, ref))
     Namespace(index, ref).forget()

@@ -25,6 +25,7 @@ from chunkstore.object_keys import chunk_key, snapshot_key
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.temporary_files import with_temporary_files
 from chunkstore.tags import Tag, current, read_tags
+from dieselfs.dataset.dataset import no_dataset
 from dieselfs.errors import HistoryDamaged
 from dieselfs.housekeeping.retention import (
     GRACE_S,
@@ -125,7 +126,7 @@ def find_garbage(
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     history = read_history(store, name, progress)
     if not history.newest and not history.stored:
-        raise DatasetNotFound(f"there is no dataset {name!r}")
+        raise no_dataset(store, name)
     dataset = history.check_complete()
     if history.is_removed:
         raise DatasetNotFound(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import AlreadyExists, Denied, StoreFull
 from chunkstore.object_keys import snapshot_key, snapshot_prefix
 from chunkstore.stores.object_store import ObjectStore
@@ -21,6 +22,7 @@ from dieselfs.errors import SnapshotNotFound
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, read_state
 from metadata.errors import IndexBehind, RecordCorrupt, SnapshotRefused, SnapshotStale
+from metadata.kernel_image_file import remove_with_images
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
@@ -160,6 +162,17 @@ def is_called(snapshot_id: str, which: str) -> bool:
     if len(which) >= _SHORTEST_HASH and snapshot_id.partition("-")[2].startswith(which):
         return True
     return which.isdecimal() and generation_of(snapshot_id) == int(which)
+
+
+def remove_local(folder: Path, dataset: DatasetRef) -> int:
+    """Delete a removed dataset's snapshot files on this machine, with their images; count them.
+
+    A file that cannot be read stays: it may be another dataset's of the name.
+    """
+    found = [path for path in list_local(folder, dataset.name) if _dataset_id(path) == dataset.id]
+    for path in found:
+        remove_with_images(path)
+    return len(found)
 
 
 def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list[Path]:

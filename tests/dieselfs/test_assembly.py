@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.errors import NoStoreYet, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.resilient import ResilientStore
 from dieselfs.assembly import open_configured_store, open_index, open_places, open_store
@@ -72,10 +73,20 @@ def test_the_embedded_default_is_made_private(tmp_path: Path) -> None:
     config = load_config(
         environment={"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     )
-    store, index = open_places(config)
+    store, index = open_places(config, create=True)
     index.close()
-    assert list(store.list("")) == []
+    store.create("datasets/x", [b""])
+    assert [info.key for info in store.list("")] == ["datasets/x"]
     assert (tmp_path / "data/dieselfs").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_default_store_that_is_missing_is_told_and_not_made(tmp_path: Path) -> None:
+    config = load_config(environment={"HOME": str(tmp_path)})
+    with pytest.raises(NoStoreYet, match=r"there is no store at .*: make it with `dlcmd put`"):
+        open_places(config)
+    with pytest.raises(Unavailable):
+        list(open_configured_store(config, None).list(""))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_tells_where_the_url_came_from(tmp_path: Path) -> None:

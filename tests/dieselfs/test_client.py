@@ -418,10 +418,13 @@ def test_snapshots_that_are_refused(places: Places, tmp_path: Path) -> None:
         assert names(pets.ls()) == ["a"]
         pets.load_meta(pets.save_meta())
         assert names(pets.ls()) == ["a", "c"]
+    kept = tmp_path / "kept.snapshot"
+    kept.write_bytes(of_pets.read_bytes())
     old = places.client("pets")
     old.delete_dataset()
+    assert (of_pets.exists(), of_cars.exists()) == (False, True)
     with places.client("pets") as again, pytest.raises(SnapshotRefused):
-        again.load_meta(of_pets)
+        again.load_meta(kept)
 
 
 def test_shuffled_reading_fetches_every_chunk_once(places: Places) -> None:

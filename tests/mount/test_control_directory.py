@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.chunk_id import print_id
 from dieselfs.shuffle.order import parse_parameters, shuffle_order
 from metadata.snapshot import Snapshot
 from tests.mount.mounting import Mount, both_fronts, mounted, names_in
@@ -66,7 +67,7 @@ def test_dataset_json_says_what_is_mounted(
     found = json.loads((control(sample_mount) / "dataset.json").read_text())
     with Snapshot.open(sample.snapshot) as snapshot:
         assert found["dataset"] == "sample"
-        assert found["dataset_id"] == snapshot.dataset.id.hex()
+        assert found["dataset_id"] == print_id(snapshot.dataset.id)
         assert found["snapshot"] == snapshot.id
         assert found["generation"] == snapshot.generation
         assert (found["files"], found["bytes"]) == (snapshot.file_count, snapshot.total_bytes)

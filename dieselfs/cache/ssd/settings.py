@@ -67,6 +67,8 @@ class SsdSettings:
     """Load the dataset that is read in the background: `cache.warmup.background_warmup`."""
     only_looks: bool = False
     """A folder that has a size keeps it, whatever `budget_bytes` is."""
+    must_exist: bool = False
+    """`check` refuses a folder without a tier, whose disk may not be mounted."""
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
 
     def open_segments(self) -> SegmentStore:
@@ -125,6 +127,11 @@ class SsdSettings:
 
     def _problem(self) -> tuple[str, str] | None:
         """Return what is wrong and what to do."""
+        if self.must_exist and not (self.folder / "budget").exists():
+            return "there is no tier in this folder", (
+                "mount its disk, or name its folder with --ssd; a mount with --ssd, or "
+                "`dlcmd warmup`, makes a new tier"
+            )
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import chunkstore.errors
 from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_id import ChunkId, print_id
 from chunkstore.commit_log import find_dataset
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
@@ -164,7 +164,9 @@ class TierAccess:
             raise UsageError(str(error), "give it more, or remove the folder") from error
         self._call(segments.tend)
         left = {of.id: of.bytes for of in self.usage().datasets}
-        evicted = {of.name or of.id.hex(): of.bytes - left.get(of.id, 0) for of in before.datasets}
+        evicted = {
+            of.name or print_id(of.id): of.bytes - left.get(of.id, 0) for of in before.datasets
+        }
         return Resized(
             before.budget_bytes, budget_bytes, {k: lost for k, lost in evicted.items() if lost > 0}
         )

@@ -30,14 +30,20 @@ ssd_flags: Final = option_group(
 
 
 def chosen_ssd(
-    context: CommandContext, folder: str | None, size: int | None, *, keep_size: bool = False
+    context: CommandContext,
+    folder: str | None,
+    size: int | None,
+    *,
+    keep_size: bool = False,
+    must_exist: bool = False,
 ) -> SsdSettings:
     """Return the settings of the SSD tier.
 
-    `keep_size` is for commands that only read: the tier keeps its size. Raises `UsageError` if no
-    tier is named, and `ConfigError` for a folder that can't be one.
+    `keep_size` is for commands that change no size: the tier keeps its own. `must_exist` is for
+    commands that only show a tier. Raises `UsageError` if no tier is named, and `ConfigError` for a
+    folder that can't be one.
     """
-    settings = configured_ssd(context, folder, size, keep_size=keep_size)
+    settings = configured_ssd(context, folder, size, keep_size=keep_size, must_exist=must_exist)
     if settings is None:
         raise UsageError(
             "no SSD tier is configured",
@@ -47,7 +53,12 @@ def chosen_ssd(
 
 
 def configured_ssd(
-    context: CommandContext, folder: str | None, size: int | None, *, keep_size: bool = False
+    context: CommandContext,
+    folder: str | None,
+    size: int | None,
+    *,
+    keep_size: bool = False,
+    must_exist: bool = False,
 ) -> SsdSettings | None:
     """Return the same settings, or None for a command that can do without a tier."""
     from dieselfs.cache.ssd.settings import configured, ssd_settings
@@ -56,7 +67,7 @@ def configured_ssd(
     settings = None if options.folder is None else ssd_settings(options)
     if settings is None:
         return None
-    settings = replace(settings, only_looks=keep_size and size is None)
+    settings = replace(settings, only_looks=keep_size and size is None, must_exist=must_exist)
     settings.check()
     kept = settings.kept_size()
     if kept is None:

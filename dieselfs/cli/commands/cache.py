@@ -53,7 +53,7 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
     from dieselfs.cache.ssd.blob import pinned_mounts
     from dieselfs.cache.ssd.usage import TierAccess
 
-    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True)
+    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True, must_exist=ssd_size is None)
     usage = TierAccess(settings).usage()
 
     output = context.output
@@ -61,6 +61,7 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
         _HEADINGS,
         [_row(of, usage, output, human) for of in usage.datasets],
         [_record(of, usage) for of in usage.datasets],
+        expendable=["HIT BYTES", "LAST USED", "TTL", "HITS"],
     )
     for mount in pinned_mounts(settings.folder):
         state = "" if mount.is_complete else ", not complete: run `dlcmd warmup --pin-mount` again"
@@ -133,7 +134,7 @@ def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int 
 @click.option("--ssd", metavar="FOLDER", help="Folder of the SSD tier (default: as configured).")
 @yes_option
 def resize(context: CommandContext, size: str, ssd: str | None, yes: bool) -> None:
-    """Change the size of the SSD tier for all that use it, even to a smaller one.
+    """Change the size of the SSD tier for all that use it.
 
     A smaller size evicts chunks, also pinned ones, after asking; running mounts obey within
     seconds. No other command makes the tier smaller.
@@ -208,10 +209,12 @@ def _change(
 
 
 def _record(of: DatasetUsage, usage: TierUsage) -> dict[str, Any]:
+    from chunkstore.chunk_id import print_id
+
     last_used = None if of.last_used is None else iso_time(int(of.last_used * 1e9))
     return {
         "dataset": of.name,
-        "dataset_id": of.id.hex(),
+        "dataset_id": print_id(of.id),
         "bytes": of.bytes,
         "share": round(of.bytes / usage.budget_bytes, 4),
         **picked(of, "hits hit_bytes misses"),
@@ -222,8 +225,10 @@ def _record(of: DatasetUsage, usage: TierUsage) -> dict[str, Any]:
 
 
 def _row(of: DatasetUsage, usage: TierUsage, output: Output, human: bool | None) -> tuple[str, ...]:
+    from chunkstore.chunk_id import print_id
+
     return (
-        output.name(of.name) or f"(id {of.id.hex()})",
+        output.name(of.name) or f"(id {print_id(of.id)})",
         output.size(of.bytes, human),
         f"{of.bytes / usage.budget_bytes:.1%}",
         f"{of.hits}",

@@ -53,7 +53,12 @@ def cluster(
         )
     nodes = cluster_nodes(settings)
     output = context.output
-    output.listing(_HEADINGS, [_row(node, output) for node in nodes], map(_record, nodes))
+    output.listing(
+        _HEADINGS,
+        [_row(node, output) for node in nodes],
+        map(_record, nodes),
+        expendable=["REQUESTS", "SHARE", "USED", "FROM STORE"],
+    )
     if not nodes and not output.json:
         output.note(
             f"cache cluster {settings.name} has no nodes: is that its name, and do they run?"

@@ -74,21 +74,24 @@ def info(context: CommandContext, name: str, human: bool | None) -> None:
 )
 @yes_option
 def rm(context: CommandContext, name: str, force: bool, yes: bool) -> None:
-    """Remove a dataset with its files and published snapshots, for good.
+    """Remove a dataset for good, with its files and snapshots.
 
+    Its snapshots on this machine are deleted too.
     A dataset that has a tag, or that a running mount serves, is refused.
     """
     from dieselfs.dataset.dataset import existing_dataset, remove_dataset
+    from dieselfs.snapshots.lifecycle import remove_local
 
     name = parse_dataset(name)
     with context.places() as (store, index):
-        # A dataset that is half removed may be gone from the index already.
-        files = _applied(index, existing_dataset(store, name)).files
+        ref = existing_dataset(store, name)
+        files = _applied(index, ref).files  # one half removed may be gone from the index already
         hit = _hit(_users(store, name, force))
         confirm(f"remove dataset {name} ({counted(files, 'file')}) for good{hit}", yes=yes)
         users = _users(store, name, force)  # the question may have waited for long
         remove_dataset(store, index, name)
-    record = {"dataset": name, "removed": True, **_users_record(users)}
+        local = remove_local(context.snapshot_folder, ref)
+    record = {"dataset": name, "removed": True, "local_files": local, **_users_record(users)}
     context.output.done(record, f"removed dataset {name}{_hit(users)}")
 
 
@@ -140,7 +143,10 @@ def print_datasets(context: CommandContext, human: bool | None = None) -> int:
         code = for_each(asked, take, as_json=output.json) or failed
     rows = [_row(output, listed, human) for listed in found]
     output.listing(
-        ["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows, map(_listed, found)
+        ["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"],
+        rows,
+        map(_listed, found),
+        expendable=["CHUNKS", "UPDATED"],
     )
     for listed in found:
         if listed.totals is None:
@@ -190,7 +196,8 @@ def _row(output: Output, listed: StoredDataset, human: bool | None) -> list[str]
     files, chunks = (
         "-" if record[key] is None else str(record[key]) for key in ("files", "chunks")
     )
-    return [record["name"], files, size, chunks, str(listed.generation), record["updated"]]
+    updated = output.time(listed.updated_ns)
+    return [record["name"], files, size, chunks, str(listed.generation), updated]
 
 
 def _applied(index: KeyValueStore, ref: DatasetRef) -> DatasetState:

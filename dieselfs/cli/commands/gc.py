@@ -152,7 +152,10 @@ class _Run:
             (self._waiting if item.kept else self._outside).append(item)
 
     def print_found(self, *, complete: bool) -> None:
-        """Print the garbage and what waits. `complete` is False if some dataset failed."""
+        """Print the garbage and what waits; with --json, totals after it.
+
+        `complete` is False if some dataset failed.
+        """
         output, found = self._context.output, self.removable + self._waiting
         if self._verbose:
             headings = ["KIND", "SIZE", "WHERE", "WHY", "STATE"]
@@ -163,7 +166,17 @@ class _Run:
         else:
             headings, rows = ["KIND", "COUNT", "SIZE", "STATE"], _by_kind(found, output)
         output.listing(headings, rows, map(_record, found))
-        if complete and not (rows or output.json):
+        if output.json:
+            output.record(
+                {
+                    "garbage": len(self.removable),
+                    "garbage_bytes": sum(item.size_bytes for item in self.removable),
+                    "waiting": len(self._waiting),
+                    "waiting_bytes": sum(item.size_bytes for item in self._waiting),
+                    "complete": complete,
+                }
+            )
+        elif complete and not rows:
             output.note("no garbage found")
 
     def delete(self) -> None:

@@ -322,8 +322,7 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
 
     A name that was removed and created again is another dataset.
     """
-    mounted_id = running.details.get("dataset_id")
-    if mounted_id != snapshot.dataset.id.hex():
+    if not running.is_of(snapshot.dataset.id):
         raise MountpointBusy(
             (
                 f"the dataset mounted at {running.mountpoint} is not the "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.rendering.output import picked
+from dieselfs.cli.rendering.output import Output, picked
 
 if TYPE_CHECKING:
     from dieselfs.fuse.mounts.mount_table import MountInfo
@@ -21,26 +21,27 @@ def mounts(context: CommandContext) -> None:
     """
     from dieselfs.fuse.mounts.mount_table import mounts as mounted
 
-    found = mounted()
+    output, found = context.output, mounted()
     rows = [
         [
-            *(os.fspath(info.mountpoint), _shown(info), str(info.state), _front(info)),
+            *(os.fspath(info.mountpoint), _shown(info, output), str(info.state), _front(info)),
             *(info.mounted or "-", str(info.pid or "-")),
         ]
         for info in found
     ]
     headings = ["MOUNTPOINT", "SNAPSHOT", "STATE", "FRONT", "SINCE", "PID"]
-    context.output.listing(headings, rows, map(_record, found))
+    output.listing(headings, rows, map(_record, found), expendable=["SINCE", "FRONT"])
 
 
-def _shown(info: MountInfo) -> str:
+def _shown(info: MountInfo, output: Output) -> str:
     """Return the snapshot that the mount reports.
 
     The kernel's mount table knows only the one that the mount began with; it is the fallback.
     """
     if info.snapshot is None:
-        return info.source.partition(":")[2]
-    return f"{info.dataset}@{info.snapshot}"
+        dataset, at, snapshot = info.source.partition(":")[2].partition("@")
+        return f"{dataset}{at}{output.snapshot_id(snapshot)}"
+    return f"{info.dataset}@{output.snapshot_id(info.snapshot)}"
 
 
 def _front(info: MountInfo) -> str:

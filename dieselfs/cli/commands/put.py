@@ -246,8 +246,9 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
     from dieselfs.packing.source_tree import SourceTree
     from metadata.errors import DatasetNotFound
 
-    with context.places() as (store, index):
+    with ExitStack() as stack:
         try:
+            store, index = stack.enter_context(context.places())
             dataset = open_dataset(store, index, address.dataset)
         except (DatasetNotFound, NoStoreYet):
             dataset = None
@@ -287,8 +288,8 @@ def _put(
             pack(
                 address.dataset,
                 request,
-                lambda: open_configured_store(context.config),
-                lambda: open_places(context.config)[1],
+                lambda: open_configured_store(context.config, create=True),
+                lambda: open_places(context.config, create=True)[1],
                 progress,
             )
         except KeyboardInterrupt:

@@ -85,7 +85,7 @@ def ls(context: CommandContext, dataset: str, human: bool | None) -> None:
     records = _known(context, parse_dataset(dataset))
     rows = [
         [
-            *(r["id"], str(r["generation"]), output.size(r["bytes"], human)),
+            *(output.snapshot_id(r["id"]), str(r["generation"]), output.size(r["bytes"], human)),
             *(", ".join(_places(r)), ", ".join(r["tags"])),
         ]
         for r in records
@@ -95,8 +95,8 @@ def ls(context: CommandContext, dataset: str, human: bool | None) -> None:
 
 def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
     from chunkstore.commit_log import find_dataset
+    from dieselfs.dataset.dataset import no_dataset
     from dieselfs.snapshots import lifecycle
-    from metadata.errors import DatasetNotFound
 
     store = context.store()
     ref = find_dataset(store, name)
@@ -108,7 +108,7 @@ def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
         id_ = lifecycle.id_of(path)
         found[id_] = _record(id_, path.stat().st_size, str(path), id_ in found)
     if not found and ref is None:
-        raise DatasetNotFound(f"there is no dataset {name!r}")
+        raise no_dataset(store, name)
     for snapshot_id, record in found.items():
         record["tags"] = tags.pop(snapshot_id, [])
     for snapshot_id, names in tags.items():

@@ -137,17 +137,18 @@ def _print_plan(
     chosen: Sequence[SnapshotVersion],
     human: bool | None,
 ) -> None:
+    output = context.output
     actions = [(v, "delete" if v in chosen else "keep") for v in versions.versions]
     rows = [
         [
-            *(action, v.snapshot_id, context.output.size(v.size_bytes, human)),
-            "damaged" if v.time_ns is None else iso_time(v.time_ns),
+            *(action, output.snapshot_id(v.snapshot_id), output.size(v.size_bytes, human)),
+            "damaged" if v.time_ns is None else output.time(v.time_ns),
             ", ".join([*v.tags, *(["mounted"] if v.leased else [])]),
         ]
         for v, action in actions
     ]
     records = [_record(v) | {"action": action} for v, action in actions]
-    context.output.listing(["", "ID", "SIZE", "TIME", "KEPT BY"], rows, records)
+    output.listing(["", "ID", "SIZE", "TIME", "KEPT BY"], rows, records)
 
 
 def _print_deleted(context: CommandContext, name: str, deleted: Sequence[SnapshotVersion]) -> None:

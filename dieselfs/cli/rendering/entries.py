@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dieselfs.cli.rendering.exit_codes import ExitCode, explain
+from dieselfs.cli.rendering.times import iso_time as iso_time
+from dieselfs.cli.rendering.times import local_time as local_time
 from dieselfs.errors import DieselFSError
 
 if TYPE_CHECKING:
@@ -39,17 +40,6 @@ def permissions(entry: FileStat) -> str:
 def snapshot_record(snapshot: Snapshot) -> dict[str, str]:
     """Return the part of a JSON record that names a snapshot."""
     return {"dataset": snapshot.dataset.name, "snapshot": str(snapshot.id)}
-
-
-def local_time(time_ns: int) -> str:
-    """Return a time in whole seconds in the user's time zone."""
-    return datetime.fromtimestamp(time_ns // 10**9).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def iso_time(time_ns: int) -> str:
-    """Return a time in UTC with all nine digits of the fraction."""
-    seconds, fraction = divmod(time_ns, 10**9)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 def for_each(items: Iterable[str], action: Callable[[str], None], *, as_json: bool) -> int:

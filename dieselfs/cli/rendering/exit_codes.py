@@ -105,7 +105,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 # By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.
 _VERBS: Final = (
-    "(check|correct|finish|free|list|make|name|pull|rebuild|restore|run|see|start|try|unmount|use"
+    "(check|correct|did|finish|free|list|make|name|pull|rebuild|restore|run|see|start|try|unmount|use"
     "|wait|write|add|give|remove) "
 )
 _NAMES_A_REMEDY = re.compile(rf"; |`dlcmd |check --|: {_VERBS}")

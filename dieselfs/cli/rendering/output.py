@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chunkstore.counted import counted as counted
+from dieselfs.cli.values.short_ids import short_id
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.former_names import with_former_keys
 
@@ -26,6 +27,13 @@ class Output:
     terminal: bool = False
     """True if stdout is a terminal."""
     color: bool = False
+    wide: bool = False
+    """Print whole ids, times and tables on a terminal too, as a pipe gets them."""
+
+    @property
+    def is_compact(self) -> bool:
+        """True if tables fit the terminal, with short ids and times."""
+        return self.terminal and not self.wide
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Write one JSON object on a line of its own."""
@@ -42,9 +50,14 @@ class Output:
         sys.stdout.buffer.write(data)
 
     def note(self, text: str) -> None:
-        """Print a line for people on stderr, unless --quiet is given."""
+        """Print a line on stderr, unless --quiet is given; with --json, an object."""
         if not self.quiet:
-            print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
+            shown = text
+            if self.json:
+                import json
+
+                shown = json.dumps({"event": "note", "message": text})
+            print(shown.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
 
     def name(self, path: str, directory: bool = False) -> str:
         """Return a file name as stdout shows it."""
@@ -57,6 +70,16 @@ class Output:
         """Return a size with units on a terminal and in bytes in a pipe; `human` overrides this."""
         human = self.terminal if human is None else human
         return human_size(size_bytes) if human else str(size_bytes)
+
+    def snapshot_id(self, snapshot_id: str) -> str:
+        """Return a snapshot's id as a table shows it; the short form names it too."""
+        return short_id(snapshot_id) if self.is_compact else snapshot_id
+
+    def time(self, time_ns: int) -> str:
+        """Return a time as a table shows it: to the second in the user's time zone, or as ISO."""
+        from dieselfs.cli.rendering.times import iso_time, local_time
+
+        return local_time(time_ns) if self.is_compact else iso_time(time_ns)
 
     def done(self, record: Mapping[str, Any], *notes: str) -> None:
         """Write what a command has done: the record with --json, or else the notes with text."""
@@ -77,18 +100,52 @@ class Output:
         headings: Sequence[str],
         rows: Iterable[Sequence[str]],
         records: Iterable[Mapping[str, Any]],
+        expendable: Sequence[str] = (),
     ) -> None:
-        """Write results of one kind: a record of each with --json, or else a table."""
+        """Write results of one kind: a record of each with --json, or else a table.
+
+        The columns `expendable` are left out in this order where the terminal is too narrow.
+        """
         if self.json:
             for record in records:
                 self.record(record)
         else:
-            self.table(headings, rows)
+            self.table(headings, rows, expendable)
 
-    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    def table(
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        expendable: Sequence[str] = (),
+    ) -> None:
         """Write aligned columns under headings, or nothing if there are no rows."""
-        for line in aligned(headings, rows):
+        cells = list(rows)
+        shown, lines = self.fitted(headings, cells, expendable)
+        for line in lines:
             self.line(line)
+        left_out = [heading for heading in headings if heading not in shown]
+        if left_out and lines:
+            self.note(f"columns left out: {', '.join(left_out)}; --wide shows all")
+
+    def fitted(
+        self, headings: Sequence[str], rows: Sequence[Sequence[str]], expendable: Sequence[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        """Return the headings of the columns that fit the terminal, and the lines of the table."""
+        columns = list(range(len(headings)))
+        lines = aligned(headings, rows)
+        if not (self.is_compact and lines):
+            return list(headings), lines
+        from shutil import get_terminal_size
+
+        width = get_terminal_size().columns
+        for heading in expendable:
+            if max(map(len, lines)) <= width:
+                break
+            columns.remove(headings.index(heading))
+            lines = aligned(
+                [headings[at] for at in columns], [[row[at] for at in columns] for row in rows]
+            )
+        return [headings[at] for at in columns], lines
 
     def details(self, record: Mapping[str, Any], fields: Mapping[str, str]) -> None:
         """Write one thing: its record with --json, or else `name: value` lines, aligned."""

@@ -75,7 +75,7 @@ def print_report(output: Output, snapshot: Snapshot, request: ReportRequest) -> 
         f"{found.batch}, seed {found.seed}, epoch {found.epoch}"
     )
     output.line()
-    output.table(_HEADINGS, rows(found))
+    output.table(_HEADINGS, rows(found), expendable=["CHUNKS MET", "LAST TENTH"])
     output.line()
     for line in advice(found, snapshot.dataset.name, request.memory_bytes):
         output.line(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from dieselfs.cli.rendering.output import Output, aligned, counted
+from dieselfs.cli.rendering.output import Output, counted
 
 if TYPE_CHECKING:
     from dieselfs.cache.peers.task_totals import TaskTotals
@@ -61,7 +61,8 @@ def task_lines(
         return [*lines, "peers:        none: this task was started without --peers"]
     totals = task_totals(task.peers)
     rows = [_member_row(member, size) for member in task.peers.members]
-    return [*lines, *_peer_lines(memory_hits, totals, output), "", *aligned(_MEMBERS, rows)]
+    _, table = output.fitted(_MEMBERS, rows, ["ADDRESS", "FROM PEERS", "SHARE", "CACHED"])
+    return [*lines, *_peer_lines(memory_hits, totals, output), "", *table]
 
 
 def _peer_lines(memory_hits: int, totals: TaskTotals, output: Output) -> list[str]:

@@ -16,6 +16,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from dieselfs.cli.values.short_ids import short_id
+
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
     from dieselfs.config import Config
@@ -29,8 +31,6 @@ _HERE: Final = "file:///"
 _STEP_S: Final = 0.02
 _MOST: Final = 1000
 """The most paths of one directory."""
-_SHOWN_DIGITS: Final = 8
-"""The digits of a snapshot's hash; six are enough to name it."""
 
 Look: TypeAlias = Callable[[], Iterable[str]]
 Found = TypeVar("Found")
@@ -59,7 +59,7 @@ def snapshot_names(config: Config, dataset: str) -> list[str]:
     store = _store(config)
     place = config.store.value
     asked = _asked((place, published), (place, lambda: tag_names(config, dataset)))
-    return sorted({_shortened(name) for name in (*ids, *asked)})
+    return sorted({short_id(name) for name in (*ids, *asked)})
 
 
 def tag_names(config: Config, dataset: str) -> list[str]:
@@ -211,10 +211,3 @@ def _decoded(names: Iterable[bytes], prefix: bytes, end: str) -> Iterator[str]:
     for name in names:
         if name.startswith(prefix) and (text := os.fsdecode(name)).isprintable():
             yield text + end
-
-
-def _shortened(name: str) -> str:
-    """Return a snapshot's id with the first digits of its hash; a tag as it is."""
-    generation, dash, digits = name.partition("-")
-    is_id = generation.isdecimal() and len(digits) == 2 * 16
-    return f"{generation}{dash}{digits[:_SHOWN_DIGITS]}" if is_id else name

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from chunkstore.chunk_id import print_id
 from dieselfs.former_names import with_former_keys
 from dieselfs.fuse.mounts.front_choice import FrontChoice
 from dieselfs.fuse.requests.file_reader import ReaderStatistics
@@ -43,7 +44,7 @@ def snapshot_facts(snapshot: Snapshot) -> dict[str, object]:
     """Return the part of `dataset.json` that describes the snapshot of any mount."""
     return {
         "dataset": snapshot.dataset.name,
-        "dataset_id": snapshot.dataset.id.hex(),
+        "dataset_id": print_id(snapshot.dataset.id),
         "generation": snapshot.generation,
         "updated": timestamp(snapshot.updated_ns),
         "snapshot": str(snapshot.id),

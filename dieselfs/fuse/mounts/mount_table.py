@@ -18,6 +18,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
+from chunkstore.chunk_id import print_id
 from dieselfs.fuse.mounts.control_names import CONTROL_FOLDER, DATASET_NAME
 from dieselfs.fuse.mounts.loop_devices import backing_file
 from metadata.kernel_image_file import image_name_parts
@@ -110,6 +111,13 @@ class MountInfo:
     mounted: str | None = None
     """The time of the mount; ISO 8601, UTC."""
     pid: int | None = None
+
+    def is_of(self, dataset_id: bytes) -> bool:
+        """Return True if the mount reports this dataset, not another one of the same name.
+
+        A mount that a former version serves reports the id in hexadecimal.
+        """
+        return self.details.get("dataset_id") in (print_id(dataset_id), dataset_id.hex())
 
 
 def mount_entries() -> list[MountEntry]:

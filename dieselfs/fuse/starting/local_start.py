@@ -110,7 +110,7 @@ def _same(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path
         if (
             info.state is MountState.LOCAL
             and info.snapshot == snapshot.id
-            and details.get("dataset_id") == snapshot.dataset.id.hex()
+            and info.is_of(snapshot.dataset.id)
             and details.get("blob") == [os.fspath(path) for path in blobs]
             and options.items() <= dict(details.get("options") or {}).items()
             and wanted.front == "auto"

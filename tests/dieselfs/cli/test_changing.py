@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from chunkstore.leases import Lease, new_lease_id, write_lease
-from dieselfs.assembly import open_store
+from dieselfs.assembly import open_index, open_store
 from dieselfs.client import Client
+from metadata.kernel_image_file import image_name_parts
 from tests.dieselfs.cli.conftest import Dlcmd
 
 pytestmark = pytest.mark.usefixtures("pets")
@@ -72,6 +73,27 @@ def test_dataset_rm(dlcmd: Dlcmd) -> None:
     assert dlcmd("dataset", "rm", "pets", "-y").code == 0
     assert dlcmd("dataset", "ls").lines == []
     assert dlcmd("dataset", "rm", "pets", "-y").code == 3
+
+
+def test_dataset_rm_leaves_no_snapshot_on_this_machine(
+    dlcmd: Dlcmd, url: str, snapshots: Path
+) -> None:
+    with Client.connect(
+        "others",
+        store=open_store(url),
+        index=open_index(url),
+        create=True,
+        snapshot_folder=snapshots,
+    ) as others:
+        others.put(b"x", "x")
+        kept = others.save_meta()
+    [made] = dlcmd("snapshot", "create", "pets", "--json").records
+    image = Path(made["file"]).with_name(f"{Path(made['file']).stem}-u0-g0-w3-{'0' * 32}.erofs")
+    image.touch()
+    assert image_name_parts(image.name) is not None
+    [record] = dlcmd("dataset", "rm", "pets", "-y", "--json").records
+    assert (record["removed"], record["local_files"]) == (True, 1)
+    assert list(snapshots.iterdir()) == [kept]
 
 
 def test_dataset_rm_names_whom_it_hits(dlcmd: Dlcmd, url: str, pets: Client) -> None:

@@ -14,6 +14,7 @@ import dieselfs.errors
 import metadata.errors
 from dieselfs.cli import dlcmd as dlcmd_group
 from dieselfs.cli.rendering.exit_codes import ExitCode, explain
+from dieselfs.cli.rendering.output import Output
 from tests.dieselfs.cli.conftest import Dlcmd
 
 OUR_ERRORS = [
@@ -190,3 +191,40 @@ def test_counts_in_messages_agree() -> None:
         if uncounted.search(line)
     ]
     assert not found
+
+
+@pytest.mark.usefixtures("pets")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ls"],
+        ["fsck"],
+        ["gc"],
+        ["snapshot", "ls"],
+        ["dataset", "rm", "-y"],
+        ["mount", "--no-index"],
+    ],
+    ids=" ".join,
+)
+def test_a_misspelt_dataset_is_guessed(dlcmd: Dlcmd, command: list[str], mountpoint: Path) -> None:
+    rest = [mountpoint] if "mount" in command else []
+    result = dlcmd(*command, "pest", *rest, "--json")
+    assert result.code in (ExitCode.DIRECTORY_NOT_FOUND, ExitCode.FILE_NOT_FOUND)
+    if "mount" not in command:  # it looks for a snapshot
+        assert json.loads(result.err)["hint"] == "did you mean 'pets'? `dlcmd dataset ls` lists all"
+
+
+def test_with_json_notes_and_logs_are_objects_too(
+    dlcmd: Dlcmd, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/a").write_bytes(b"a")
+    (tmp_path / "source/link").symlink_to("a")
+    options = ["--store", f"file://{tmp_path}/s", "--index", f"lmdb://{tmp_path}/i", "--json"]
+    put = dlcmd("put", f"{tmp_path}/source/", "pets", "-j", "1", "--skip-links", *options)
+    assert put.code == 0, put.err
+    said = [json.loads(line) for line in put.err.splitlines()]
+    assert {"log"} <= {record["event"] for record in said}
+    assert any(f"created a new store at {tmp_path}/s" == record["message"] for record in said)
+    Output(json=True).note("as you wish")
+    assert json.loads(capfdbinary.readouterr().err) == {"event": "note", "message": "as you wish"}

@@ -66,6 +66,15 @@ def test_examples_can_be_parsed(name: str, command: DlcmdCommand) -> None:
         command.make_context(name, arguments)
 
 
+@pytest.mark.parametrize("group", ["", "snapshot", "dataset", "cache", "task"])
+def test_summaries_are_whole(dlcmd: Dlcmd, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = dlcmd(*group.split(), "--help").out.decode().partition("Commands:\n")[2]
+    summaries = shown.partition("\n\n")[0].splitlines()
+    assert len(summaries) >= 3
+    assert all(line.endswith(".") and not line.endswith("..") for line in summaries)
+
+
 def test_help_imports_nothing_heavy() -> None:
     script = (
         "import sys; from dieselfs.cli import run_dlcmd; run_dlcmd(['--help']); "
@@ -166,6 +175,40 @@ def test_sizes_are_for_people_on_a_terminal_only() -> None:
     assert Output(terminal=True).size(2048, human=False) == "2048"
     assert Output().size(2048) == "2048"
     assert Output().size(2048, human=True) == "2.0 KiB"
+
+
+SNAPSHOT_ID = "12-8d3f0112" + "a" * 24
+
+
+def test_a_table_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    headings, row = ["NAME", "HITS", "SINCE", "STATE"], ["n" * 30, "h" * 20, "s" * 30, "ok"]
+
+    def shown(output: Output, *expendable: str) -> tuple[str, str]:
+        output.table(headings, [row], expendable)
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return out.decode().splitlines()[0], err.decode()
+
+    assert shown(Output(terminal=True), "SINCE", "HITS") == (
+        f"{'NAME':<32}{'HITS':<22}STATE",
+        "columns left out: SINCE; --wide shows all\n",
+    )
+    for whole in (Output(), Output(terminal=True, wide=True)):
+        assert shown(whole, "SINCE") == (f"{'NAME':<32}{'HITS':<22}{'SINCE':<32}STATE", "")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert shown(Output(terminal=True), "SINCE")[0].split() == headings
+
+
+def test_ids_and_times_are_short_on_a_terminal() -> None:
+    terminal, pipe, wide = Output(terminal=True), Output(), Output(terminal=True, wide=True)
+    assert terminal.snapshot_id(SNAPSHOT_ID) == "12-8d3f0112"
+    assert pipe.snapshot_id(SNAPSHOT_ID) == wide.snapshot_id(SNAPSHOT_ID) == SNAPSHOT_ID
+    assert terminal.snapshot_id("v1") == "v1"
+    assert len(terminal.time(0)) == len("1970-01-01 00:00:00")
+    assert pipe.time(0) == wide.time(0) == "1970-01-01T00:00:00.000000000Z"
 
 
 def test_progress_in_a_log_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:

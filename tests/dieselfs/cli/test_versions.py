@@ -185,7 +185,8 @@ class TestGc:
         for changes_nothing in ([], ["-n"], ["--delete", "-n"]):
             assert dlcmd("gc", "pets", *changes_nothing).code == 10
         assert dlcmd("gc", "pets", "--delete").code == 2  # nobody to ask
-        records = dlcmd("gc", "pets", "--json").records
+        *records, totals = dlcmd("gc", "pets", "--json").records
+        assert (totals["garbage"], totals["garbage_bytes"], totals["waiting"]) == (1, 1000, 1)
         assert {r["key"]: r["kept"] for r in records} == {
             old: None,
             young: "younger than the grace period",
@@ -196,6 +197,11 @@ class TestGc:
         assert {info.key for info in store.list("datasets/pets/chunks/")} >= {young}
         assert old not in {info.key for info in store.list("datasets/pets/chunks/")}
         assert dlcmd("gc", "pets", "--delete", "--yes").code == 0
+
+    def test_a_clean_dataset_has_a_record_too(self, dlcmd: Dlcmd, pets: Client) -> None:
+        clean = dlcmd("gc", "pets", "--json")
+        nothing = {"garbage": 0, "garbage_bytes": 0, "waiting": 0, "waiting_bytes": 0}
+        assert (clean.code, clean.records) == (0, [{**nothing, "complete": True}])
 
     def test_all_datasets(self, dlcmd: Dlcmd, url: str, pets: Client) -> None:
         put(url, "cats", {"x": b"x"})

@@ -357,10 +357,9 @@ def test_all_bad_sources_are_named(place: Place, source: Path) -> None:
         assert sorted(lines) == sorted(f"dlcmd: {reason}" for reason in reasons)
         assert last.startswith("dlcmd: 5 sources cannot be packed: no file was put; ")
     done = place.put("--json", f"{source}/", "dl://d")
-    records = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    assert {str(path) for path in bad} == {
-        record["message"].partition(":")[0] for record in records[:-1]
-    }
+    records = [json.loads(line) for line in done.stderr.splitlines()]
+    *each, _ = [record for record in records if "error" in record]
+    assert {str(path) for path in bad} == {record["message"].partition(":")[0] for record in each}
     assert not place.exists()
 
 

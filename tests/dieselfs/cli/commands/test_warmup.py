@@ -98,6 +98,33 @@ def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
     assert dlcmd("cache", "evict", "nothing").code == ExitCode.DIRECTORY_NOT_FOUND
 
 
+def test_only_the_flag_may_be_a_relative_folder(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert dlcmd("warmup", "pets", "--ssd", "near", "--ssd-size", "64MiB").code == ExitCode.OK
+    assert (tmp_path / "near/budget").exists()
+    monkeypatch.setenv("DIESELFS_SSD", "near")
+    refused = dlcmd("cache", "ls")
+    assert (refused.code, f"write {tmp_path}/near" in refused.err) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_looking_makes_no_tier(dlcmd: Dlcmd, tmp_path: Path, *, there: bool) -> None:
+    """The folder may be that of a disk that is not mounted."""
+    folder = tmp_path / "gone"
+    if there:
+        folder.mkdir()
+    for looks in (["cache", "ls"], ["ls", "pets", "--cached"]):
+        result = dlcmd(*looks, "--ssd", folder)
+        assert (result.code, "there is no tier in this folder: mount its disk" in result.err) == (
+            ExitCode.USAGE,
+            True,
+        )
+    assert folder.exists() == there
+    assert not (there and list(folder.iterdir()))
+
+
 @pytest.mark.parametrize("command", [["warmup", "pets"], ["mount", "pets", "m"], ["cache", "ls"]])
 def test_a_folder_or_size_that_can_t_be_is_refused(
     dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
