@@ -347,18 +347,21 @@ def temporary_files(store: ObjectStore, grace_s: float) -> list[GarbageItem]:
 
 
 def former_snapshots(
-    folder: Path, name: str, dataset_id: bytes, grace_s: float, now_s: float
+    folder: Path, name: str, dataset_id: bytes | None, grace_s: float, now_s: float
 ) -> list[GarbageItem]:
-    """Return local snapshot files of other datasets of this name.
+    """Return local snapshot files of other datasets of this name; of all if the id is None.
 
     Such a dataset had the name before, or has it in another store.
     """
+    reason = "it belongs to another dataset of this name"
+    if dataset_id is None:
+        reason = "the store has no dataset of this name"
     found = []
     for path in list_local(folder, name):
         with suppress(OSError, SnapshotRefused), Snapshot.open(path) as snapshot:
             if snapshot.dataset.id != dataset_id:
                 found.append(path)
-    return _judged(found, "it belongs to another dataset of this name", grace_s, now_s)
+    return _judged(found, reason, grace_s, now_s)
 
 
 def incomplete_snapshots(folder: Path, grace_s: float, now_s: float) -> list[GarbageItem]:

@@ -41,7 +41,7 @@ class MemoryNeed:
         needed, share = self.needed_bytes, memory_bytes // readers
         if needed <= share:
             return
-        what = f"its largest group of chunks and {UNDER_WAY} chunks being fetched"
+        what = f"its largest group of chunks and {UNDER_WAY} chunks that are being fetched"
         if needed == self.total_bytes:
             what = "all of its chunks"
         among = "" if readers == 1 else f" for {readers} readers"

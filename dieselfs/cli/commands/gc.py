@@ -43,8 +43,8 @@ _A_DAY_S = 86_400
 @click.option(
     "--local",
     is_flag=True,
-    help="Also find local snapshot files that are incomplete or of a former dataset of the "
-    "name. Don't use it if another store has a dataset of that name.",
+    help="Also find local snapshot files that are incomplete, or of a former dataset of the "
+    "name, even if the store has none of the name now. Don't use it if another store has one.",
 )
 @click.option(
     "--unreadable-leases",
@@ -116,11 +116,38 @@ class _Run:
         return [item for found in self._garbage for item in found.removable] + self._outside
 
     def find_in_dataset(self, name: str) -> None:
-        """Find the garbage of one dataset."""
-        from dieselfs.housekeeping.garbage import find_garbage, former_snapshots
+        """Find the garbage of one dataset; of one that is gone, its files on this machine."""
+        from chunkstore.commit_log import find_dataset
+        from metadata.errors import DatasetNotFound
+
+        try:
+            found = self._garbage_of(name)
+        except DatasetNotFound:  # or it is half removed
+            is_gone = self._local and find_dataset(self._store, name) is None
+            if not (is_gone and self._take_former(name, None)):
+                raise
+            return
+        self._garbage.append(found)
+        self._waiting += found.waiting
+        for note in found.notes:
+            self.damaged = True
+            self._context.output.result({"dataset": name, "damaged": note}, f"{name}: {note}")
+        if self._local:
+            self._take_former(name, found.dataset.id)
+
+    def _take_former(self, name: str, dataset_id: bytes | None) -> bool:
+        from dieselfs.housekeeping.garbage import former_snapshots
+
+        folder = self._context.snapshot_folder
+        found = former_snapshots(folder, name, dataset_id, self._grace_s, time.time())
+        self._take(found)
+        return bool(found)
+
+    def _garbage_of(self, name: str) -> Garbage:
+        from dieselfs.housekeeping.garbage import find_garbage
 
         with self._context.progress(f"gc {name}") as progress:
-            found = find_garbage(
+            return find_garbage(
                 self._store,
                 name,
                 now_ns=time.time_ns(),
@@ -129,14 +156,6 @@ class _Run:
                 unreadable_leases=self._unreadable_leases,
                 progress=lambda commits: progress.advance(commits, 0),
             )
-        self._garbage.append(found)
-        self._waiting += found.waiting
-        for note in found.notes:
-            self.damaged = True
-            self._context.output.result({"dataset": name, "damaged": note}, f"{name}: {note}")
-        if self._local:
-            folder = self._context.snapshot_folder
-            self._take(former_snapshots(folder, name, found.dataset.id, self._grace_s, time.time()))
 
     def find_outside(self) -> None:
         """Find the garbage that belongs to no dataset."""

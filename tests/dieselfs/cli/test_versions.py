@@ -249,3 +249,20 @@ class TestGc:
         assert dlcmd("gc", "pets").code == 0
         assert dlcmd("gc", "pets", "--local", "--delete", "--yes").code == 9
         assert len(list(snapshots.iterdir())) == 1
+
+    def test_local_files_of_a_dataset_that_is_gone(
+        self, dlcmd: Dlcmd, pets: Client, snapshots: Path
+    ) -> None:
+        """Another machine has removed the dataset."""
+        [made] = dlcmd("snapshot", "create", "pets", "--json").records
+        kept = Path(made["file"]).read_bytes()
+        assert dlcmd("dataset", "rm", "pets", "-y").code == 0
+        assert dlcmd("gc", "pets", "--local").code == 3
+        Path(made["file"]).write_bytes(kept)
+        os.utime(made["file"], (1, 1))
+        assert dlcmd("gc", "pets").code == 3
+        [found, totals] = dlcmd("gc", "pets", "--local", "--json").records
+        assert found["reason"] == "the store has no dataset of this name"
+        assert (found["key"], totals["garbage"]) == (made["file"], 1)
+        assert dlcmd("gc", "pets", "--local", "--delete", "--yes").code == 9
+        assert list(snapshots.iterdir()) == []
