@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,10 +34,17 @@ _MODULES = ("tests.mount.daemon", "dieselfs.cli")
 """The programs that can be forked, by the module that `python -m` runs."""
 _IMPORTED_LATER = (
     "dieselfs.cache.read_stack",
+    "dieselfs.cli.commands.ls",
     "dieselfs.cli.commands.mount",
+    "dieselfs.cli.commands.mounts",
     "dieselfs.cli.commands.put",
+    "dieselfs.cli.commands.snapshot",
+    "dieselfs.cli.commands.umount",
+    "dieselfs.cli.commands.warmup",
     "dieselfs.cli.mounting.mount_serving",
+    "dieselfs.client",
     "dieselfs.fuse.mount",
+    "dieselfs.fuse.starting.start",
     "dieselfs.fuse.starting.store_probe",
     "dieselfs.housekeeping.lease_keeper",
     "dieselfs.packing.pack",
@@ -114,12 +122,12 @@ class _Forker:
         stdout: int,
         stderr: int,
         env: Mapping[str, str],
-        cwd: str | None = None,
+        cwd: Path | None = None,
     ) -> ForkedProgram:
         """Start `python -m MODULE ARGUMENT…` in a session of its own."""
         control = self._started()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = {"args": list(args), "env": dict(env), "cwd": cwd or os.getcwd()}
+        request = {"args": list(args), "env": dict(env), "cwd": str(cwd or os.getcwd())}
         with theirs:
             descriptors = [theirs.fileno(), stdin, stdout, stderr]
             socket.send_fds(control, [json.dumps(request).encode()], descriptors)
@@ -155,6 +163,42 @@ _FORKER = _Forker()
 def can_fork(args: Sequence[str]) -> bool:
     """Return True if a command is one of the programs that can be forked."""
     return args[0] == sys.executable and args[1] == "-m" and args[2] in _MODULES
+
+
+def run_forked(
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    input: bytes = b"",
+    merges: bool = False,
+    timeout: float | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program as `subprocess.run` does, and capture what it writes.
+
+    `merges`: both streams are in the order in which they were written, as `stdout`.
+    """
+    assert can_fork(args), args
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out:
+        with tempfile.TemporaryFile() as err:
+            given.write(input)
+            given.seek(0)
+            program = _FORKER.start(
+                args,
+                stdin=given.fileno(),
+                stdout=out.fileno(),
+                stderr=(out if merges else err).fileno(),
+                env=env,
+                cwd=cwd,
+            )
+            try:
+                status = program.wait(timeout)
+            except BaseException:
+                program.kill()
+                raise
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(list(args), status, out.read(), err.read())
 
 
 @contextmanager

@@ -27,6 +27,8 @@ from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.requests.attributes import Owner
 from metadata.snapshot import Snapshot
 from tests.dieselfs.dataset_content import tree_of
+from tests.eventually import PATIENCE_S
+from tests.forked_programs import run_forked
 from tests.mount.mounting import listed
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
 from tests.mount.torture import forget_names
@@ -47,16 +49,15 @@ class Node:
 
     def dlcmd(self, *arguments: str | Path, code: int = 0) -> str:
         """What the command says, on both streams."""
-        done = subprocess.run(
+        done = run_forked(
             [sys.executable, "-m", "dieselfs.cli", *map(str, arguments)],
             env=self.environment,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            merges=True,
+            timeout=PATIENCE_S,
         )
-        assert done.returncode == code, done.stdout
-        return done.stdout
+        said = done.stdout.decode()
+        assert done.returncode == code, said
+        return said
 
     def put(self) -> None:
         self.dlcmd("put", f"{self.source}/", "pets", "-j", "1")

@@ -38,6 +38,7 @@ from metadata.kv.lmdb_file import LmdbFileStore
 from tests.contracts.key_value_store_contract import fork
 from tests.dieselfs.dataset_content import Node, content_of, tree_of
 from tests.eventually import PATIENCE_S, eventually
+from tests.forked_programs import run_forked
 from tests.services.redis_processes import free_port
 
 TIMEOUT_S = PATIENCE_S
@@ -73,12 +74,10 @@ class Place:
         cwd: Path | None = None,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        done = run_forked(
             self.command(*arguments),
             env=self.environment | environment,
-            input=names,
-            stdin=subprocess.DEVNULL if names is None else None,
-            capture_output=True,
+            input=names or b"",
             timeout=TIMEOUT_S,
             cwd=cwd,
         )
