@@ -14,6 +14,7 @@ calls that do: a client that lists names loads no cache.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,7 +34,7 @@ from dieselfs.config import load_config
 from dieselfs.dataset.address import parse_address
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.file_stat import FileStat
-from dieselfs.errors import AddressError, UsageError
+from dieselfs.errors import AddressError, NotYetSupported, UsageError
 from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, shuffle_order
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.errors import PathConflict, PathNotFound, SnapshotRefused
@@ -411,8 +412,14 @@ class Client:
 
         The client that creates a task's memory fetches chunks for all members and verifies them
         against its own snapshots alone, so call `load_meta` before the first read.
+
+        Raises `NotYetSupported` on another system than Linux.
         """
         self._require_open()
+        if sys.platform != "linux":
+            raise NotYetSupported(
+                f"node memory needs Linux, and this is {sys.platform}", "`get` works here"
+            )
         if self._reading is None:
             from dieselfs.cache.read_stack import client_settings
             from dieselfs.client.memory_reading import MemoryReading
