@@ -70,10 +70,10 @@ class MountMemory(CachedSource, TaskMemory, Protocol):
 Observed: TypeAlias = Mapping[str, Callable[[], object]]
 """Functions that return the statistics of the tiers behind a mount, by their names in `stats.json`.
 
-Each gives a dataclass or None. The names are store, peers, ssd and cache_cluster.
+Each gives a dataclass or None. The names are freshness, store, peers, ssd and cache_cluster.
 """
 NOTHING_OBSERVED: Final[Observed] = dict.fromkeys(
-    ("store", "peers", "ssd", "cache_cluster"), lambda: None
+    ("freshness", "store", "peers", "ssd", "cache_cluster"), lambda: None
 )
 
 

@@ -251,6 +251,7 @@ def _refresh(context: CommandContext, request: MountRequest, running: MountInfo)
     from dieselfs.fuse.mounts.mount_table import MountState
     from dieselfs.fuse.starting.local_start import refresh_locally
     from dieselfs.fuse.starting.mount_settings import opened
+    from dieselfs.fuse.starting.stale_note import stale_note
     from dieselfs.fuse.supervision.refresh_request import request_refresh
 
     _check_refreshable(request, running)
@@ -260,6 +261,8 @@ def _refresh(context: CommandContext, request: MountRequest, running: MountInfo)
             _show(context, refresh_locally(context.config, request, running, snapshot))
             return
         generation, files = snapshot.generation, snapshot.file_count
+        if stale := stale_note(context.config, snapshot, running.mountpoint):
+            context.output.note(stale)
     is_newer = generation > (running.generation or 0)
     shown = request_refresh(running, generation) if is_newer else running.snapshot
     name = f"{running.dataset}@{shown}"

@@ -81,6 +81,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
     from dieselfs.fuse.supervision.shutdown import Shutdown
     from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
     from dieselfs.snapshots.expected_files import ExpectedFiles
+    from dieselfs.snapshots.freshness import FreshnessWatch
 
     settings = read_settings(context.config, request)
     with ExitStack() as parts:
@@ -104,6 +105,11 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         goodbye_s = partial(shutdown.left_s, GOODBYE_S)
         lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
         lease.serve(snapshot.generation)
+        watch = parts.enter_context(
+            FreshnessWatch(
+                store, snapshot.dataset, snapshot.generation, os.fspath(request.mountpoint)
+            )
+        )
         options = replace(
             mount_options(context.config, request),
             task_folder=stack.folder.path,
@@ -112,6 +118,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             sharing_key=sharing_key(context.config, request, snapshot.path),
         )
         observed = {
+            "freshness": watch.freshness,
             "store": store.statistics,
             "peers": lambda: peer_statistics(memory),
             "ssd": stack.ssd_statistics,

@@ -22,6 +22,7 @@ from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
 from dieselfs.fuse.starting.local_start import start_locally
 from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
 from dieselfs.fuse.starting.mount_settings import check_memory, check_room, opened, read_settings
+from dieselfs.fuse.starting.stale_note import stale_note
 from dieselfs.fuse.starting.started_mount import StartedMount
 from dieselfs.fuse.starting.store_probe import check_store
 from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_background
@@ -59,6 +60,8 @@ def start_mount(config: Config, request: MountRequest, say: Say, create: Create)
         away = check_store(config, snapshot, settings.ssd)
         if away:
             say(away)
+        elif stale := stale_note(config, snapshot, mountpoint):
+            say(stale)
         check_room(request, settings, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     shared = _share(sharing_key(config, request, path), name, mountpoint)
