@@ -102,6 +102,11 @@ def machine_field() -> bytes:
     return xxhash.xxh3_64_digest(b"\0".join(facts))[:6]
 
 
+def draw_process_field() -> bytes:
+    """Return 3 random bytes that tell the chunk ids of one process from those of others."""
+    return os.urandom(3)
+
+
 class ChunkIdGenerator:
     """A generator of ids that are unique and increasing in this process. Thread-safe.
 
@@ -110,16 +115,24 @@ class ChunkIdGenerator:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.time, machine: bytes | None = None
+        self,
+        clock: Callable[[], float] = time.time,
+        machine: bytes | None = None,
+        process: bytes | None = None,
     ) -> None:
+        """Create it. `process` are the 3 bytes of the process field until the next fork.
+
+        No other generator of the machine may have them. By default they are drawn.
+        """
         self._clock = clock
+        self._given = process
         self._machine = machine_field() if machine is None else machine
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
         """Draw the process field; called at first and in a forked child."""
         self._lock = threading.Lock()
-        self._process = os.urandom(3)
+        self._process, self._given = self._given or draw_process_field(), None
         self._seconds = 0
         self._counter = 0
 

@@ -109,3 +109,26 @@ def leases_prefix(name: str) -> str:
 def lease_key(name: str, lease_id: str, number: int) -> str:
     """Return the key of one number of a lease; `number` grows with each renewal."""
     return f"datasets/{name}/leases/{lease_id}/{number:0{_GENERATION_DIGITS}d}"
+
+
+def puts_prefix(name: str) -> str:
+    """Return the prefix of the leases of a dataset's puts."""
+    return f"datasets/{name}/puts/"
+
+
+def put_lease_key(name: str, lease_id: str, number: int) -> str:
+    """Return the key of one number of a put's lease; `number` grows with each renewal."""
+    return f"{puts_prefix(name)}{lease_id}/{number:0{_GENERATION_DIGITS}d}"
+
+
+def put_snapshots_prefix(name: str) -> str:
+    """Return the prefix of the marks of snapshots that puts published."""
+    return f"datasets/{name}/put-snapshots/"
+
+
+def put_snapshot_key(name: str, snapshot_id: str) -> str:
+    """Return the key of the mark of a snapshot: a put published it, and a later put may delete it.
+
+    `snapshot_id` is as for `snapshot_key`.
+    """
+    return f"{put_snapshots_prefix(name)}{snapshot_id}"

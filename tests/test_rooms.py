@@ -35,6 +35,8 @@ ARROWS = {
     },
     "packing": {
         "dataset": "what is packed is written, committed and indexed",
+        "housekeeping.purge": "chunks that another put has replaced are retired",
+        "snapshots": "a put ends with a published snapshot",
     },
     "housekeeping": {
         "dataset": "a name without a dataset is told with the nearest one",
@@ -45,6 +47,7 @@ ARROWS = {
         "dataset": "a purge moves files, which is a commit",
         "housekeeping": "retired chunks are deleted by the rules of retention",
         "recovery": "chunks are read ahead as a recovery reads heads",
+        "snapshots": "snapshots of puts that keep retired chunks are replaced",
     },
     # The cache: each folder imports those above it.
     "cache.ports": {},

@@ -22,6 +22,7 @@ from chunkstore.errors import NotFound
 from chunkstore.leases import Lease, read_leases
 from chunkstore.numbered_objects import NumberedListing, NumberedObject
 from chunkstore.object_keys import chunk_key, snapshot_key
+from chunkstore.put_leases import PutLease, read_put_leases
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.temporary_files import with_temporary_files
 from chunkstore.tags import Tag, current, read_tags
@@ -117,13 +118,14 @@ def find_garbage(
     Raises `DatasetNotFound`, and `HistoryDamaged` if commits are lost: the chunks that they named
     cannot be told from garbage.
 
-    Cost: four listings; a get for each commit, tag and lease; a ranged read for each uncommitted
+    Cost: five listings; a get for each commit, tag and lease; a ranged read for each uncommitted
     chunk, two for each snapshot.
     """
     # Objects that name chunks are read first: the chunks that they name are stored by then.
     published = list_published(store, name)
     dataset = DatasetRef(name, b"")  # listings need the name alone
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
+    puts = read_put_leases(store, dataset)
     history = read_history(store, name, progress)
     if not history.newest and not history.stored:
         raise no_dataset(store, name)
@@ -132,7 +134,7 @@ def find_garbage(
         raise DatasetNotFound(
             f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
         )
-    search = _Search(store, dataset, published, tags, leases, history, now_ns, grace_s)
+    search = _Search(store, dataset, published, tags, leases, puts, history, now_ns, grace_s)
     search.check_newest(known_generation)
     found = [
         *search.unreadable(unreadable_leases),
@@ -140,6 +142,7 @@ def find_garbage(
         *search.retired_chunks(),
         *search.tags_too_many(),
         *search.leases_too_many(unreadable_leases),
+        *search.put_leases_too_many(),
         *search.snapshots(),
     ]
     items = [each for each in found if isinstance(each, GarbageItem)]
@@ -162,6 +165,7 @@ class _Search:
     published: list[PublishedSnapshot]
     tags: NumberedListing[Tag]
     leases: NumberedListing[Lease]
+    puts: NumberedListing[PutLease]
     history: History
     now_ns: int
     grace_s: float
@@ -273,6 +277,16 @@ class _Search:
             elif newest.dataset_id != self.dataset.id or newest.is_over(self.now_ns):
                 reason = f"expired: process {newest.pid} of {newest.host!r} does not renew it"
                 yield self._item(GarbageKind.LEASE, last.key, last.size_bytes, reason, written_ns)
+
+    def put_leases_too_many(self) -> Iterator[GarbageItem]:
+        """Yield the leases of puts that were not renewed for hours: the puts were killed."""
+        for lease in self.puts.values.values():
+            if self.now_ns - lease.written_ns > _CLOCKS_DIFFER_NS:
+                reason = f"the put of process {lease.pid} of {lease.host!r} was killed"
+                for entry in self.puts.objects[lease.lease_id]:
+                    yield self._item(
+                        GarbageKind.LEASE, entry.key, entry.size_bytes, reason, lease.written_ns
+                    )
 
     def _superseded(
         self, entry: NumberedObject, reason: str, written_ns: int | None

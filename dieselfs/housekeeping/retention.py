@@ -8,7 +8,7 @@ running mounts. Where one of these cannot be read, everything counts as needed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,15 +72,16 @@ class RetiredChunk:
         return self.ref.object_bytes
 
 
-def pins(store: ObjectStore, name: str, now_ns: int) -> Pins:
+def pins(store: ObjectStore, name: str, now_ns: int, without: Collection[str] = ()) -> Pins:
     """Return what is pinned now; nothing for a dataset that does not exist.
 
-    Costs three listings, and one get for each tag and lease.
+    `without` are ids of published snapshots that do not count. Costs three listings, and one get
+    for each tag and lease.
     """
     dataset = find_dataset(store, name)
     if dataset is None:
         return Pins()
-    published = list_published(store, name)
+    published = [s for s in list_published(store, name) if s.snapshot_id not in without]
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     return pins_of(dataset, published, tags, leases, now_ns)
 

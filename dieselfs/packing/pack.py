@@ -15,24 +15,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 from typing import Final
 
+from chunkstore.chunk_id import draw_process_field
 from chunkstore.chunk_source import ChunkRef
-from chunkstore.commit_log import BIRTH_GENERATION, Commit
-from chunkstore.errors import AlreadyExists, ChunkStoreError
+from chunkstore.commit_log import BIRTH_GENERATION, Commit, find_dataset
+from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound
 from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
+from chunkstore.put_leases import PutLease, covers, overlap
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.publisher import Publisher
+from dieselfs.errors import DieselFSError
+from dieselfs.housekeeping.purge.dead_chunks import retire_dead_chunks
 from dieselfs.packing.background_thread import BackgroundThread
+from dieselfs.packing.chunk_reuse import reusable_chunks
 from dieselfs.packing.deletion import delete_entries, planned_deletions
 from dieselfs.packing.preflight import check_named, preflight
 from dieselfs.packing.processes import PackingProcesses
 from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of
+from dieselfs.packing.put_turn import PutTurn, targets_of
 from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, mixed
 from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure
-from metadata.errors import MetadataError
+from dieselfs.snapshots.put_snapshots import publish_put
+from metadata.errors import DatasetNotFound, MetadataError
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.records import DatasetState
 
@@ -55,11 +63,14 @@ def pack(
 ) -> DatasetState:
     """Pack the sources of `request` into the dataset `name`, which is created if necessary.
 
-    Returns the state when all is committed and indexed. An interrupt at any moment leaves committed
-    files complete and the others invisible; the same request again packs the rest. The first
-    `KeyboardInterrupt` commits what is stored already before it is raised, the second one does not
-    wait for that. Raises `BadSources` before anything became visible, or the errors of store and
-    index.
+    Returns the state when all is committed and indexed, and the snapshot is published that the
+    request asks for. If it cannot be published, `progress` has the reason, and the put stands.
+
+    An interrupt at any moment leaves committed files complete and the others invisible; the same
+    request again packs the rest. The first `KeyboardInterrupt` commits what is stored already
+    before it is raised, the second one does not wait for that. Raises `BadSources` before anything
+    became visible, `Conflict` if another put is under way and the request refuses that, or the
+    errors of store and index.
     """
     check_named(request.sources)
     store = open_store()  # imports its library once, before the workers would each do so
@@ -70,18 +81,100 @@ def pack(
         stack.callback(workers.stop)
         index = open_index()
         stack.callback(index.close)
-        dataset = open_dataset(store, index, name, create=True)
-        dataset.check_writable()
+        writers = [draw_process_field() for _ in range(workers.count)]
+        dataset, turn, dead = _in_turn(store, index, name, request, writers, progress)
+        began_at = dataset.namespace.state().generation
         try:
+            _reuse_chunks(dataset, request, dead, progress)
             if request.delete:
-                _pack_and_delete(dataset, request, workers, progress)
+                _pack_and_delete(dataset, request, workers, writers, progress)
             else:
-                _pack(dataset, request, workers, progress)
+                _pack(dataset, request, workers, writers, progress)
         except BaseException:
+            turn.fail()
             if dataset.born:
                 _remove_created(dataset)
             raise
+        turn.finish([lease for lease in dead if covers(turn.targets, lease.targets)])
+        _retire_replaced(dataset, began_at, progress)
+        if request.snapshot_folder is not None:
+            _publish(dataset, request.snapshot_folder, progress)
         return dataset.namespace.state()
+
+
+def _in_turn(
+    store: ObjectStore,
+    index: KeyValueStore,
+    name: str,
+    request: PackRequest,
+    writers: Sequence[bytes],
+    progress: PackProgress,
+) -> tuple[Dataset, PutTurn, list[PutLease]]:
+    """Open the dataset and wait for the turn; return also the leases of puts that were killed."""
+    targets = targets_of(request.sources, delete=request.delete)
+    while True:
+        dataset = open_dataset(store, index, name, create=True)
+        dataset.check_writable()
+        turn = PutTurn(store, dataset.ref, targets, writers)
+        try:
+            dead = turn.take(request.beside, progress.on_note)
+            dataset.catch_up()  # another put may have committed meanwhile
+        except (NotFound, DatasetNotFound):  # the put that was waited for has failed and removed it
+            turn.finish(())
+            if find_dataset(store, name) == dataset.ref:
+                raise
+        except BaseException:
+            turn.finish(())
+            raise
+        else:
+            return dataset, turn, dead
+
+
+def _reuse_chunks(
+    dataset: Dataset, request: PackRequest, dead: Sequence[PutLease], progress: PackProgress
+) -> None:
+    """Commit what killed puts have stored of the same files; the put then skips these files."""
+    dead = [
+        lease
+        for lease in dead
+        if overlap(lease.targets, targets_of(request.sources, delete=request.delete))
+    ]
+    if not dead:
+        return
+    preflight(request.sources, PackProgress())  # before anything becomes visible
+    found = list(reusable_chunks(dataset, dead, request.sources))
+    if not found:
+        return
+    refs = [chunk.ref for chunk in found]
+    dataset.log.check_late(refs)
+    commit = dataset.log.append(dataset.namespace.state().generation, refs)
+    Publisher(dataset).publish(commit, [chunk.head for chunk in found])
+    progress.chunks_reused = len(found)
+    progress.files_reused = sum(chunk.file_count for chunk in found)
+
+
+def _retire_replaced(dataset: Dataset, after: int, progress: PackProgress) -> None:
+    """Retire the chunks that this put and others beside it have replaced for each other.
+
+    There can be some only if another writer has committed meanwhile. A failure leaves them to
+    purge.
+    """
+    own = progress.commits
+    if dataset.namespace.state().generation - after <= own:
+        return
+    try:
+        progress.chunks_retired = retire_dead_chunks(dataset, after)
+    except (ChunkStoreError, MetadataError, DieselFSError) as error:
+        log.info("chunks that were put twice are left to purge: %s", error)
+
+
+def _publish(dataset: Dataset, folder: Path, progress: PackProgress) -> None:
+    """Publish a snapshot of what has been put; a failure is noted and does not undo the put."""
+    try:
+        progress.snapshot = publish_put(dataset, folder, progress.on_snapshot)
+    except (ChunkStoreError, MetadataError, DieselFSError, OSError) as error:
+        log.debug("no snapshot is published", exc_info=True)
+        progress.unpublished = str(error) or type(error).__name__
 
 
 def _remove_created(dataset: Dataset) -> None:
@@ -99,13 +192,17 @@ def _remove_created(dataset: Dataset) -> None:
 
 
 def _pack_and_delete(
-    dataset: Dataset, request: PackRequest, workers: PackingProcesses, progress: PackProgress
+    dataset: Dataset,
+    request: PackRequest,
+    workers: PackingProcesses,
+    writers: Sequence[bytes],
+    progress: PackProgress,
 ) -> None:
     """Pack the sources, and delete what they do not have unless a file could not be packed."""
     preflight(request.sources, PackProgress())  # before the first deletion
     found = planned_deletions(dataset.namespace, request)
     delete_entries(dataset, found.in_the_way, found.generation)
-    _pack(dataset, request, workers, progress)
+    _pack(dataset, request, workers, writers, progress)
     if progress.failed:
         return
     delete_entries(dataset, found.gone, found.generation)
@@ -113,7 +210,11 @@ def _pack_and_delete(
 
 
 def _pack(
-    dataset: Dataset, request: PackRequest, workers: PackingProcesses, progress: PackProgress
+    dataset: Dataset,
+    request: PackRequest,
+    workers: PackingProcesses,
+    writers: Sequence[bytes],
+    progress: PackProgress,
 ) -> None:
     state = dataset.namespace.state()
     rules = PackRules(
@@ -123,6 +224,7 @@ def _pack(
         seed=request.seed,
         compare_with_index=bool(state.files or state.directories),
         checksum=request.checksum,
+        writers=writers,
     )
     progress.changed()
     try:
@@ -287,6 +389,7 @@ class _Commits:
             self._dataset.store.delete(key)
 
     def _publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
+        self._progress.commits += 1
         self._progress.chunks_committed += len(commit.added)
         for ref in commit.added:
             self._uncommitted.discard(chunk_key(self._dataset.ref.name, ref.id))

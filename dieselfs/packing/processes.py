@@ -53,6 +53,11 @@ class PackingProcesses:
             self._connections.append(ours)
             self._processes.append(process)
 
+    @property
+    def count(self) -> int:
+        """The number of processes that were started."""
+        return len(self._processes)
+
     def start_feeding(self, packing: PackRules, batches: Iterator[EntryBatch]) -> None:
         """Send the rules and the batches from a thread of its own."""
         self._feeder = BackgroundThread(lambda: self._feed(packing, batches))

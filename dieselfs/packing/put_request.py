@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
@@ -15,6 +17,7 @@ from dieselfs.packing.source_tree import (
     SourceTree,
     listed_batches,
 )
+from dieselfs.snapshots.put_snapshots import PutSnapshot
 
 OPEN_CHUNKS: Final = 32
 """Half of what a writer has by itself, since batches come mixed.
@@ -33,6 +36,16 @@ class FileList:
     paths: Sequence[bytes]
     follow_links: bool = True
     skip_links: bool = False
+
+
+class Beside(StrEnum):
+    """What a put does while another put into the same paths is under way."""
+
+    WAIT = "wait"
+    """Wait for its end, then skip what it has put."""
+    REFUSE = "refuse"
+    ANYWAY = "anyway"
+    """Go on; what both put is stored twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,10 @@ class PackRequest:
     """Delete what the dataset has below the targets of directories and the sources do not have."""
     max_delete: int | None = None
     """The most files to delete; with more, nothing is put or deleted."""
+    snapshot_folder: Path | None = None
+    """The folder in which a snapshot is built to be published at the end; None: publish none."""
+    beside: Beside = Beside.WAIT
+    """What to do while another put into the same paths is under way."""
 
 
 @dataclass(slots=True)
@@ -65,6 +82,8 @@ class PackProgress:
     files_found: int = 0
     """Files that the preflight has found; the total, once `walked`."""
     walked: bool = False
+    commits: int = 0
+    """Commits that the packing made."""
     files_committed: int = 0
     """Acknowledged files: durable and in the dataset."""
     bytes_committed: int = 0
@@ -73,6 +92,11 @@ class PackProgress:
     files_repaired: int = 0
     """Packed files that the dataset had, but whose stored content was damaged."""
     files_deleted: int = 0
+    files_reused: int = 0
+    """Committed files in chunks that a killed put had stored; they count as unchanged too."""
+    chunks_reused: int = 0
+    chunks_retired: int = 0
+    """Chunks of this put or another one that nothing refers to, since both put the same."""
     failed: list[str] = field(default_factory=list)
     """Reasons why files could not be read after all, one for each file."""
     special: list[bytes] = field(default_factory=list)
@@ -81,6 +105,14 @@ class PackProgress:
     """Symbolic links that the request leaves out."""
     stopping: bool = False
     """The user has interrupted the put, and what is stored is being committed."""
+    snapshot: PutSnapshot | None = None
+    """The snapshot that shows the dataset at the end, if the request publishes one."""
+    unpublished: str = ""
+    """The reason why no snapshot could be published; what was put is in the dataset."""
+    on_snapshot: Callable[[int], None] = lambda files: None
+    """A callback while the snapshot is built, with the number of files that it has so far."""
+    on_note: Callable[[str], None] = lambda line: None
+    """A callback with a line for the user."""
     on_change: Callable[[PackProgress], None] = lambda progress: None
     """A callback after a change, called from several threads.
 

@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,13 +20,14 @@ from typing import NamedTuple
 import xxhash
 
 from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
+from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
 from chunkstore.errors import BadSource
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.uploader import Uploader
-from dieselfs.dataset.dataset_writer import CHUNK_IDS, MAX_MTIME_NS, MIN_MTIME_NS
+from dieselfs.dataset.dataset_writer import MAX_MTIME_NS, MIN_MTIME_NS
 from dieselfs.dataset.parent_directories import ParentDirectories
 from dieselfs.packing.comparison import Present, present_files
 from dieselfs.packing.source_tree import EntryBatch
@@ -58,6 +59,8 @@ class PackRules:
     """The dataset has content: skip unchanged files, and refuse a file where a directory is."""
     checksum: bool
     """Compare content instead of size and mtime, and pack files whose stored content is damaged."""
+    writers: Sequence[bytes]
+    """The process fields of the chunk ids, one for each process; the put's lease names them."""
 
 
 class ChunkReport(NamedTuple):
@@ -136,6 +139,7 @@ class _Worker:
         self._packing = packing
         self._stopped = stopped
         self._seed = packing.seed * 1000 + number
+        self._ids = ChunkIdGenerator(process=packing.writers[number])
         self._send = send
         self._store = store
         self._namespace = None if index is None else Namespace(index, packing.dataset)
@@ -161,7 +165,7 @@ class _Worker:
 
             self._writer = ChunkWriter(
                 packing.dataset,
-                CHUNK_IDS,
+                self._ids,
                 submit,
                 target_bytes=packing.target_bytes,
                 open_chunks=packing.open_chunks,

@@ -15,7 +15,7 @@ from typing import IO, Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import AlreadyExists, Denied, StoreFull
-from chunkstore.object_keys import snapshot_key, snapshot_prefix
+from chunkstore.object_keys import put_snapshot_key, snapshot_key, snapshot_prefix
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import SnapshotNotFound
@@ -92,7 +92,8 @@ def create(
 ) -> Path:
     """Build a snapshot and, by default, publish it in the object store.
 
-    Mounts without an index use published snapshots. A caller that only reads gives `unpublished`:
+    Mounts without an index use published snapshots. If a put has published the same snapshot, no
+    later put deletes it any more (`put_snapshots`). A caller that only reads gives `unpublished`:
     if the store takes no snapshot, since it may only be read or is full, it is called with a
     message, and the snapshot stays on this machine. Otherwise `Denied` or `StoreFull` is raised.
     """
@@ -100,7 +101,8 @@ def create(
     if not publish:
         return path
     try:
-        publish_snapshot(dataset.store, path)
+        snapshot_id = publish_snapshot(dataset.store, path)
+        dataset.store.delete(put_snapshot_key(dataset.ref.name, snapshot_id))
     except (Denied, StoreFull) as error:
         if unpublished is None:
             raise

@@ -14,7 +14,7 @@ from typing import Final
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import NotFound
 from chunkstore.leases import holding, read_leases
-from chunkstore.object_keys import snapshot_key
+from chunkstore.object_keys import put_snapshot_key, snapshot_key
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.tags import current, read_tags
 from dieselfs.errors import Refused
@@ -184,6 +184,7 @@ def delete_snapshots(
     for version in deleted:
         if version.published:
             store.delete(snapshot_key(dataset.name, version.snapshot_id))
+            store.delete(put_snapshot_key(dataset.name, version.snapshot_id))
         if version.file is not None:
             remove_with_images(version.file)
     return deleted

@@ -90,6 +90,21 @@ _MAX_CHUNK_BYTES = 1 << 30
     metavar="N",
     help="Put and delete nothing if --delete would delete more than N files.",
 )
+@click.option(
+    "--publish/--no-publish",
+    default=True,
+    help="At the end, publish a snapshot for mounts without an index (default).",
+)
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="Fail if another put into the same paths is under way, instead of waiting for its end.",
+)
+@click.option(
+    "--anyway",
+    is_flag=True,
+    help="Go on beside another put into the same paths. Files of both are stored twice.",
+)
 @jobs_option()
 @recursive_option()
 @filter_options
@@ -107,6 +122,9 @@ def put(
     skip_links: bool,
     delete: bool,
     max_delete: int | None,
+    publish: bool,
+    no_wait: bool,
+    anyway: bool,
     jobs: int | None,
     recursive: bool,
     filters: PathFilter,
@@ -117,10 +135,11 @@ def put(
     A SRC with a trailing slash means its contents; one without is put under its own name. Files
     that the dataset has already (same size, mode and mtime) are skipped, so the same command
     finishes an interrupted put. Nothing becomes visible until all sources have been found readable.
-    After that, whole files become visible as they are committed.
+    After that, whole files become visible as they are committed. At the end the command publishes a
+    snapshot of the dataset, which replaces those of earlier puts.
     """
     from dieselfs.packing.preflight import BadSources
-    from dieselfs.packing.put_request import PackProgress, PackRequest
+    from dieselfs.packing.put_request import Beside, PackProgress, PackRequest
 
     if len(places) < 2 and files_from is None:
         raise UsageError("SRC or DST is missing", "write dlcmd put SRC dl://DATASET")
@@ -132,6 +151,10 @@ def put(
         raise UsageError(
             "--no-follow refuses symbolic links, and --skip-links leaves them out",
             "choose one of the two",
+        )
+    if no_wait and anyway:
+        raise UsageError(
+            "--no-wait fails beside another put, and --anyway goes on", "choose one of the two"
         )
     if max_delete is not None and not delete:
         raise UsageError("--max-delete limits --delete", "add --delete, or leave both out")
@@ -163,6 +186,8 @@ def put(
         checksum=checksum,
         delete=delete,
         max_delete=max_delete,
+        snapshot_folder=context.snapshot_folder if publish else None,
+        beside=Beside.ANYWAY if anyway else Beside.REFUSE if no_wait else Beside.WAIT,
     )
     try:
         if dry_run:
@@ -284,6 +309,7 @@ def _put(
         progress.on_change = _Shown(
             lambda: shown.enter_context(context.progress("put")), context.output.note
         )
+        progress.on_note = context.output.note
         try:
             pack(
                 address.dataset,
@@ -299,6 +325,12 @@ def _put(
             )
             raise
     _summary(context, address, progress, time.monotonic() - began)
+    if progress.unpublished:
+        context.output.note(
+            f"the files are put, but no snapshot was published: {printable(progress.unpublished)}; "
+            f"mounts without an index show the older one: run `dlcmd snapshot create "
+            f"{address.dataset}`"
+        )
     if request.order == "path" and not context.output.json:
         context.output.note(
             f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} "
@@ -343,11 +375,26 @@ class _Shown:
         self._reached.files(files, progress.bytes_committed)
 
 
+def _snapshot_record(progress: PackProgress) -> dict[str, Any]:
+    """Return what JSON says of the snapshot that was published; null if there is none."""
+    shown = progress.snapshot
+    if shown is None:
+        return {"snapshot": None, "snapshot_error": progress.unpublished or None}
+    return {
+        "snapshot": shown.snapshot_id,
+        "snapshot_published": shown.is_new,
+        "snapshot_bytes": shown.size_bytes,
+        "snapshot_elapsed_s": round(shown.elapsed_s, 3),
+        "snapshots_deleted": list(shown.deleted),
+    }
+
+
 def _summary(
     context: CommandContext, address: DatasetAddress, progress: PackProgress, elapsed_s: float
 ) -> None:
     output, files, chunks = context.output, progress.files_committed, progress.chunks_committed
-    size_bytes, unchanged = progress.bytes_committed, progress.files_unchanged
+    size_bytes = progress.bytes_committed
+    unchanged = max(0, progress.files_unchanged - progress.files_reused)
     if output.json:
         output.record(
             {
@@ -355,6 +402,7 @@ def _summary(
                 "bytes": size_bytes,
                 "chunks": chunks,
                 "unchanged": unchanged,
+                "reused": progress.files_reused,
                 "repaired": progress.files_repaired,
                 "deleted": progress.files_deleted,
                 "failed": len(progress.failed),
@@ -362,6 +410,7 @@ def _summary(
                 "links": len(progress.links),
                 "elapsed_s": round(elapsed_s, 3),
                 "target": str(address),
+                **_snapshot_record(progress),
             }
         )
         return
@@ -377,10 +426,17 @@ def _summary(
         return
     rate = files / elapsed_s if elapsed_s else 0
     skipped = f", {unchanged:,} unchanged" if unchanged else ""
+    if progress.files_reused:
+        skipped += f", {progress.files_reused:,} in chunks that a killed put had stored"
     if progress.files_repaired:
         skipped += f", {progress.files_repaired:,} damaged in the store and repaired"
     if progress.files_deleted:
         skipped += f", {progress.files_deleted:,} deleted"
+    if progress.chunks_retired:
+        skipped += f", {counted(progress.chunks_retired, 'chunk')} put twice and retired"
+    shown = progress.snapshot
+    if shown is not None and shown.is_new:
+        skipped += f", snapshot {shown.snapshot_id.partition('-')[0]} published"
     output.line(
         f"put {counted(files, 'file')}, {human_size(size_bytes)}, in {counted(chunks, 'chunk')}"
         f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"

@@ -9,10 +9,12 @@ deletes. After it the dataset is consistent, and the old chunks wait for the nex
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from chunkstore.chunk_format import MAX_ENTRIES
@@ -49,6 +51,7 @@ from dieselfs.housekeeping.retention import (
     pins,
     stored_retired_chunks,
 )
+from dieselfs.snapshots.put_snapshots import replace_put_snapshots, replaceable
 from metadata.records import ChunkRecord
 
 _CYCLES: Final = 4
@@ -81,7 +84,7 @@ def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:
     """
     request = _checked(request)
     chosen = _chosen(dataset.namespace.chunks(), request)
-    deletable, waiting, _ = _retired(dataset, _commits(dataset, []), request.grace_s)
+    deletable, waiting = _retired_after_replacement(dataset, _commits(dataset, []), request.grace_s)
     return PurgePlan(
         chosen,
         tuple(deletable),
@@ -143,9 +146,18 @@ class _Purge:
     def _delete(self) -> None:
         """Delete the retired chunks that no reader may need any more."""
         self.commits = _commits(self.dataset, self.commits)
-        deletable, _, _ = _retired(self.dataset, self.commits, self.request.grace_s)
+        grace_s = self.request.grace_s
+        deletable, _ = _retired_after_replacement(self.dataset, self.commits, grace_s)
         if not deletable:
             return
+        now, _, _ = _retired(self.dataset, self.commits, grace_s)
+        if len(now) < len(deletable):  # snapshots of earlier puts keep the others
+            with TemporaryDirectory(prefix="dieselfs-purge-") as folder:
+                replace_put_snapshots(self.dataset, Path(folder))
+            now, _, _ = _retired(self.dataset, self.commits, grace_s)
+        self._delete_chunks(now)
+
+    def _delete_chunks(self, deletable: Sequence[RetiredChunk]) -> None:
         store, name = self.dataset.store, self.dataset.ref.name
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "purge-delete") as pool:
             for _ in pool.map(lambda chunk: store.delete(chunk_key(name, chunk.ref.id)), deletable):
@@ -370,12 +382,27 @@ def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
     return commits
 
 
-def _retired(
+def _retired_after_replacement(
     dataset: Dataset, commits: Sequence[Commit], grace_s: float
+) -> tuple[list[RetiredChunk], list[RetiredChunk]]:
+    """Return the retired chunks that may be deleted, and those that must stay.
+
+    The snapshots that puts published do not count: a purge replaces them if they are in its way.
+    """
+    marked = replaceable(dataset.store, dataset.ref.name)
+    deletable, waiting, _ = _retired(dataset, commits, grace_s, marked)
+    return deletable, waiting
+
+
+def _retired(
+    dataset: Dataset, commits: Sequence[Commit], grace_s: float, without: Collection[str] = ()
 ) -> tuple[list[RetiredChunk], list[RetiredChunk], Pins]:
-    """Return the retired chunks that may be deleted now, those that must stay, and the pins."""
+    """Return the retired chunks that may be deleted now, those that must stay, and the pins.
+
+    Published snapshots in `without` pin nothing.
+    """
     now_ns = time.time_ns()
-    pinned = pins(dataset.store, dataset.ref.name, now_ns)
+    pinned = pins(dataset.store, dataset.ref.name, now_ns, without)
     deletable: list[RetiredChunk] = []
     waiting: list[RetiredChunk] = []
     for chunk in stored_retired_chunks(dataset.store, dataset.ref, commits):

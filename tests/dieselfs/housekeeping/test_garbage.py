@@ -25,9 +25,11 @@ from chunkstore.object_keys import (
     chunk_prefix,
     commit_key,
     lease_key,
+    put_lease_key,
     snapshot_key,
     tag_key,
 )
+from chunkstore.put_leases import PutLease, PutState, write_put_lease
 from chunkstore.removal import mark_removed
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
@@ -156,6 +158,27 @@ class TestEveryKind:
         lease = replace(lease_of(dataset, 2), written_ns=time.time_ns() - 3 * 3600 * NS)
         write_lease(store, "pets", lease)
         self.check(store, GarbageKind.LEASE, lease_key("pets", lease.lease_id, 1))
+
+    def test_lease_of_a_put_that_was_killed(
+        self, store: MemoryObjectStore, dataset: Dataset
+    ) -> None:
+        written_ns = time.time_ns() - 3 * 3600 * NS
+        lease = PutLease(
+            "ab" * 16,
+            5,
+            dataset.ref.id,
+            PutState.RUNNING,
+            "node",
+            1,
+            1,
+            b"machin",
+            (),
+            written_ns,
+            written_ns,
+            (b"",),
+        )
+        write_put_lease(store, "pets", lease)
+        self.check(store, GarbageKind.LEASE, put_lease_key("pets", lease.lease_id, 5))
 
     def test_superseded_numbers(self, store: MemoryObjectStore, dataset: Dataset) -> None:
         made = tags.tag(store, "pets", "v1", f"2-{'ab' * 16}")

@@ -1,0 +1,147 @@
+"""The snapshot that a put publishes when it ends, and the earlier ones that it replaces.
+
+A mount without an index shows the newest published snapshot, so a put publishes one. A dataset that
+is put to every day would collect one a day, and each keeps its chunks from purge. So a put marks
+what it publishes (`chunkstore.object_keys.put_snapshot_key`), and a later put deletes marked
+snapshots that nobody uses (docs/decisions/0020). Snapshots that a person made have no mark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.errors import AlreadyExists, ChunkStoreError
+from chunkstore.leases import holding, read_leases
+from chunkstore.object_keys import put_snapshot_key, put_snapshots_prefix, snapshot_key
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import current, read_tags
+from dieselfs.dataset.dataset import Dataset
+from dieselfs.snapshots.lifecycle import (
+    build,
+    generation_of,
+    id_of,
+    list_local,
+    list_published,
+    publish_snapshot,
+)
+from metadata.kernel_image_file import remove_with_images
+from metadata.snapshot_folder import file_name
+
+log = logging.getLogger(__name__)
+
+KEPT: Final = 2
+"""The newest snapshots of puts that stay.
+
+The last but one stays for a mount that is downloading it while the put ends.
+"""
+_MARK: Final = b"a put published this snapshot, and a later put may delete it\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PutSnapshot:
+    """The snapshot that a put published."""
+
+    snapshot_id: str
+    size_bytes: int
+    elapsed_s: float
+    """The time that it took to build, to publish, and to delete earlier ones."""
+    is_new: bool = True
+    """False if the dataset had not changed since the newest published snapshot."""
+    deleted: tuple[str, ...] = ()
+    """The ids of the snapshots of earlier puts that it replaced."""
+
+
+def publish_put(
+    dataset: Dataset, folder: Path, progress: Callable[[int], None] | None = None
+) -> PutSnapshot:
+    """Publish a snapshot of the dataset as it is now, unless the newest one shows it already.
+
+    Raises the errors of store and index, and `OSError`; whatever was put stays. Costs a listing if
+    there is nothing to do. Otherwise it costs a scan of the index (2 µs a file), the snapshot (2 µs
+    and 76 bytes a file), two creates and one more listing. If earlier puts left more than `KEPT`
+    snapshots, it also reads tags and leases.
+    """
+    began_s = time.monotonic()
+    store, name = dataset.store, dataset.ref.name
+    generation = dataset.catch_up().generation
+    published = list_published(store, name)
+    if published and published[-1].generation >= generation:
+        newest = published[-1]
+        elapsed_s = time.monotonic() - began_s
+        return PutSnapshot(newest.snapshot_id, newest.size_bytes, elapsed_s, is_new=False)
+    local = list_local(folder, name, dataset.ref.id)
+    if local and generation_of(id_of(local[-1])) == generation:
+        path = local[-1]  # a mount has made it meanwhile
+    else:
+        path = build(dataset, folder, progress)
+    # The mark comes first. After a crash between the two a mark without a snapshot is harmless, and
+    # a snapshot without its mark would stay for good.
+    with suppress(AlreadyExists):
+        store.create(put_snapshot_key(name, id_of(path)), [_MARK])
+    snapshot_id = publish_snapshot(store, path)
+    deleted = _delete_earlier(store, dataset.ref, folder, KEPT)
+    return PutSnapshot(
+        snapshot_id,
+        path.stat().st_size,
+        time.monotonic() - began_s,
+        deleted=tuple(deleted),
+    )
+
+
+def replace_put_snapshots(dataset: Dataset, folder: Path) -> None:
+    """Publish a snapshot of the dataset as it is now, and delete all that puts published before.
+
+    Those that a tag or a mount needs stay. The snapshot is built in `folder`. Raises and costs the
+    same as `publish_put`.
+    """
+    shown = publish_put(dataset, folder).snapshot_id
+    is_marked = shown in replaceable(dataset.store, dataset.ref.name)
+    _delete_earlier(dataset.store, dataset.ref, folder, int(is_marked))
+
+
+def replaceable(store: ObjectStore, name: str) -> list[str]:
+    """Return the ids of the snapshots that puts published, oldest first. One listing."""
+    prefix = put_snapshots_prefix(name)
+    marked = [info.key.removeprefix(prefix) for info in store.list(prefix)]
+    return sorted(marked, key=lambda snapshot_id: (generation_of(snapshot_id), snapshot_id))
+
+
+def _delete_earlier(
+    store: ObjectStore, dataset: DatasetRef, folder: Path, kept: int
+) -> Sequence[str]:
+    """Delete what puts published, except for the newest `kept`, and what a tag or a mount needs.
+
+    A failure is only logged: the next put tries again.
+    """
+    try:
+        marked = replaceable(store, dataset.name)
+        earlier = marked[: len(marked) - kept]
+        if not earlier:
+            return ()
+        tags, leases = read_tags(store, dataset), read_leases(store, dataset)
+        if tags.damaged or leases.damaged:  # they could mean any snapshot
+            return ()
+        tagged = {tag.snapshot_id for tag in current(tags, dataset)}
+        leased = {
+            g for lease in holding(leases, dataset, time.time_ns()) for g in lease.generations
+        }
+        free = [
+            snapshot_id
+            for snapshot_id in earlier
+            if snapshot_id not in tagged and generation_of(snapshot_id) not in leased
+        ]
+        for snapshot_id in free:
+            store.delete(snapshot_key(dataset.name, snapshot_id))
+            store.delete(put_snapshot_key(dataset.name, snapshot_id))
+            remove_with_images(folder / file_name(dataset.name, snapshot_id))
+    except (ChunkStoreError, OSError) as error:
+        log.warning("cannot delete the snapshots of earlier puts of %s: %s", dataset.name, error)
+        return ()
+    return free

@@ -1,0 +1,163 @@
+"""Two equal `dlcmd put`s at once, and one that follows a killed one: nothing is stored twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.chunk_listing import chunk_sizes
+from chunkstore.commit_log import newest_generation
+from chunkstore.put_leases import PutState, read_put_leases
+from dieselfs.assembly import open_store
+from dieselfs.dataset.dataset import existing_dataset
+from metadata.records import ChunkRecord
+from tests.eventually import PATIENCE_S, eventually
+from tests.faults.case import Measured, fault_case
+from tests.faults.forked_dlcmd import Running, start_dlcmd
+from tests.faults.kept_dataset import Places, files_of, index_differences
+from tests.faults.killed_calls import PAUSED, KillPoint
+from tests.faults.repeated_put import folder_in_memory
+
+FILES = {b"%c/%d" % (97 + i % 4, i): b"%d " % i * 150 for i in range(200)}
+
+
+class Puts:
+    """`dlcmd put` of the same source, as often as wanted."""
+
+    def __init__(self, folder: Path, index: str) -> None:
+        self.folder = folder
+        self.places = Places(f"file://{folder}/store", index)
+        self.source = folder / "source"
+        (folder / "store").mkdir()
+        for path, data in FILES.items():
+            file = self.source / os.fsdecode(path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
+    def command(self, *more: str) -> list[str]:
+        flags = [*self.places.flags, "-j", "1", "--chunk-size", "4KiB", "--no-progress"]
+        return ["put", *flags, *more, f"{self.source}/", self.places.name]
+
+    def start(self, *more: str, point: KillPoint | None = None) -> Running:
+        return start_dlcmd(self.folder, self.command(*more), point, 12_000)
+
+    def ended(self, *more: str) -> dict[str, object]:
+        """What a put that succeeds reports."""
+        done = subprocess.run(
+            [sys.executable, "-m", "dieselfs", "--json", *self.command(*more)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+            env={**os.environ, "XDG_DATA_HOME": f"{self.folder}/data"},
+        )
+        return dict(json.loads(done.stdout))
+
+    def chunks(self) -> int:
+        return len(chunk_sizes(open_store(self.places.store), self.places.name))
+
+    def states(self) -> list[PutState]:
+        store = open_store(self.places.store)
+        ref = existing_dataset(store, self.places.name)
+        return [lease.state for lease in read_put_leases(store, ref).values.values()]
+
+    def check_whole(self) -> dict[bytes, ChunkRecord]:
+        """Everything is there, as recovery would have it; return the records of the chunks."""
+        with self.places.opened() as dataset:
+            assert files_of(dataset) == FILES
+            assert index_differences(dataset) == []
+            return dataset.namespace.chunks()
+
+
+@pytest.fixture(params=["lmdb", "redis"])
+def puts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Puts]:
+    with folder_in_memory() as folder:
+        monkeypatch.setenv("XDG_DATA_HOME", f"{folder}/data")
+        redis = request.param == "redis"
+        index = request.getfixturevalue("redis_url") if redis else f"lmdb://{folder}/index"
+        yield Puts(folder, index)
+
+
+@fault_case(
+    "two equal `dlcmd put`s run at once",
+    promise="the second one says so and waits; the store holds everything once",
+    bound_s=30,
+    why="a lease in the store names what a put may change",
+)
+def test_an_equal_put_waits(puts: Puts, measured: Measured) -> None:
+    first = puts.start(point=KillPoint(True, 1, PAUSED, "create"))
+    first.wait_for_pause()
+    refused = puts.start("--no-wait").end()
+    assert (refused.code, "is under way" in refused.errors) == (8, True)
+    with measured.felt():
+        second = puts.start()
+        eventually(lambda: sorted(puts.states()) == ["running", "waiting"], "the second waits")
+        first.go_on()
+        assert first.end().code == 0
+        ended = second.end()
+    assert (ended.code, "waiting for its end" in ended.errors) == (0, True)
+    assert "put 0 files" in ended.errors
+    assert "200 unchanged" in ended.errors
+    assert len(puts.check_whole()) == puts.chunks()
+    assert puts.states() == []
+
+
+def test_of_two_equal_puts_that_go_on_one_keeps_its_chunks(puts: Puts) -> None:
+    first = puts.start(point=KillPoint(True, 1, PAUSED, "create"))
+    first.wait_for_pause()
+    second = puts.start("--anyway").end()
+    assert (second.code, "stored twice" in second.errors) == (0, True)
+    first.go_on()
+    ended = first.end()
+    assert (ended.code, "put twice and retired" in ended.errors) == (0, True), ended
+    records = puts.check_whole()
+    assert 2 * len(records) == puts.chunks()  # the others wait for gc
+    assert not any(record.deleted_count for record in records.values())
+
+
+@fault_case(
+    "`dlcmd put` is SIGKILLed with chunks that no commit names, and the same command runs again",
+    promise="the stored chunks are committed as they are, and nothing is stored twice",
+    bound_s=30,
+    why="the lease of the killed put names the chunk ids that it drew",
+)
+@pytest.mark.parametrize("call", [1, 2])
+def test_what_a_killed_put_stored_is_used(puts: Puts, call: int, measured: Measured) -> None:
+    """It is killed at the birth of a generation; its packing processes have stored their chunks."""
+    puts.ended("--exclude", "*")  # so that the dataset exists, and nothing is in it
+    before = newest_generation(open_store(puts.places.store), puts.places.name)
+    first = puts.start(point=KillPoint(False, 3 + call, "before", "create"))
+    assert first.end().was_killed
+    stored = puts.chunks()
+    generations = newest_generation(open_store(puts.places.store), puts.places.name) - before
+    assert stored > 3 * generations
+    with measured.felt():
+        ended = puts.ended()
+    assert ended["reused"]
+    records = puts.check_whole()
+    assert len(records) == puts.chunks()
+    assert stored <= puts.chunks()
+    assert puts.states() == []
+
+
+def test_chunks_whose_files_have_changed_are_not_used(puts: Puts) -> None:
+    puts.ended("--exclude", "*")
+    assert puts.start(point=KillPoint(False, 4, "before", "create")).end().was_killed
+    stored = puts.chunks()
+    changed = random.Random(1).choice(sorted(FILES))
+    removed = next(path for path in sorted(FILES) if path != changed)
+    (puts.source / os.fsdecode(changed)).write_bytes(b"other")
+    (puts.source / os.fsdecode(removed)).unlink()
+    ended = puts.ended()
+    assert 0 < int(str(ended["reused"])) < len(FILES) - 2
+    with puts.places.opened() as dataset:
+        found = files_of(dataset)
+    assert found == {**{p: d for p, d in FILES.items() if p != removed}, changed: b"other"}
+    assert puts.chunks() > stored
