@@ -119,8 +119,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=20_000, help="bytes of a file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--before", type=Path, help="a checkout of an older version")
+    parser.add_argument("--nice", type=int, default=0, help="such as -15, on a busy machine")
     options = parser.parse_args()
     require_tools()
+    os.nice(options.nice)
     with dataset(options.files, options.size, folders=min(100, options.files)) as data:
         compare(data, options.rounds, options.before)
 

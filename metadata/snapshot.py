@@ -390,6 +390,20 @@ class Snapshot:
             )
         return ref
 
+    def file_at(self, chunk: ChunkId, offset: int) -> int | None:
+        """Return the inode of the file whose bytes begin there in a chunk; None if none does.
+
+        For messages: it looks through all chunk ids, which takes some ms for a million files.
+        """
+        numbers = np.flatnonzero(self.columns.chunk_id == np.void(chunk.value))
+        if not len(numbers):
+            return None
+        inodes = self.files_in_chunk(int(numbers[0]))
+        of_chunk = slice(inodes.start, inodes.stop)
+        begins = self.columns.offset[of_chunk] == offset
+        found = np.flatnonzero(begins & (self.columns.length[of_chunk] > 0))
+        return inodes.start + int(found[0]) if len(found) else None
+
     def files_in_chunk(self, number: int) -> range:
         """Return the inodes of the chunk's live files, by position in the chunk."""
         if not 0 <= number < self.header.chunks:

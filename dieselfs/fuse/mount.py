@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from dieselfs.fuse.control.control_documents import (
@@ -45,6 +46,7 @@ from dieselfs.fuse.pages.page_statistics import (
 )
 from dieselfs.fuse.requests.file_reader import CachedSource, FileReader
 from dieselfs.fuse.requests.pending_reads import PendingReads
+from dieselfs.fuse.requests.read_failures import path_of_file
 from dieselfs.fuse.supervision.shutdown import Shutdown
 from dieselfs.fuse.supervision.supervisor import Handed, Role
 from dieselfs.prefetch.preload import Preload
@@ -122,7 +124,9 @@ class _Server:
         self._mounted_ns: int = handed.state["mounted_ns"] if resumes else time.time_ns()
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reads = PendingReads()
-        self._reader = FileReader(source, self._reads, self._is_prefetching)
+        self._reader = FileReader(
+            source, self._reads, self._is_prefetching, partial(path_of_file, snapshot)
+        )
         self._pages = PageCache(snapshot, source, self._mountpoint, options.prefill_bytes)
         self._plans = self._make_plans()
         self._control = ControlDirectory(

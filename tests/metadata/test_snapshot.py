@@ -119,6 +119,24 @@ def test_inodes_follow_chunks_and_positions(tree: Tree) -> None:
         ]
 
 
+@given(tree=trees())
+@settings(max_examples=50)
+def test_a_file_is_found_by_its_place(tree: Tree) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Snapshot.open(build(tree, Path(folder))) as snapshot,
+    ):
+        for path in tree.files:
+            extent = snapshot.extent(inode_of(snapshot, path))
+            if extent.length:
+                found = snapshot.file_at(extent.chunk.id, extent.offset)
+                assert found is not None
+                at = snapshot.extent(found)
+                assert (at.chunk, at.offset) == (extent.chunk, extent.offset)
+                assert snapshot.file_at(extent.chunk.id, PAYLOAD_BYTES + 1) is None
+        assert snapshot.file_at(ChunkId(b"x" * 16), 0) is None
+
+
 def test_what_it_says_of_itself(pets: Snapshot) -> None:
     assert pets.dataset == DATASET
     assert (pets.generation, pets.updated_ns) == (7, 1234)

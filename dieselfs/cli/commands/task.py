@@ -188,7 +188,7 @@ def _memory_hits(mounts: Sequence[MountInfo]) -> int:
 
     Reads that the kernel answers from its page cache are not counted.
     """
-    from dieselfs.cli.commands.stats import Sample
+    from dieselfs.cli.rendering.mount_statistics import Sample
     from dieselfs.fuse.mounts.control_names import STATISTICS_NAME
     from dieselfs.fuse.mounts.mount_table import read_document
 

@@ -122,6 +122,7 @@ def statistics_document(server: ServerStatistics, tiers: Mapping[str, Any]) -> b
                 "past_end": reader.past_end,
                 "refused": reader.refused,
             },
+            "failed_reads": {"total": sum(reader.failed.values()), "kinds": dict(reader.failed)},
             "reads_through_threads": reader.thread_reads,
             "waits_over_1_ms": reader.waits,
             "waited_s": round(reader.waited_s, 3),

@@ -35,17 +35,32 @@ _TABLE: Final = (
 )
 
 
+def errno_of(error: Exception) -> int:
+    """Return the errno that answers a request which failed with `error`."""
+    if isinstance(error, RequestRefused):
+        return error.number
+    return _known_errno(error) or errno.EIO
+
+
 def logged_errno(kind: str, subject: object, error: Exception) -> int:
     """Return the errno that answers a failed request.
 
     The log gets one line; a bug of ours is EIO with a traceback.
     """
-    if isinstance(error, RequestRefused):
-        return error.number
-    number = next((number for types, number in _TABLE if isinstance(error, types)), None)
+    if not isinstance(error, RequestRefused):
+        log_failure(log, kind, subject, error)
+    return errno_of(error)
+
+
+def log_failure(to: logging.Logger, kind: str, subject: object, error: Exception) -> None:
+    """Log a request that failed; a bug of ours with a traceback."""
+    number = _known_errno(error)
     if number is None:
-        log.error("%s of %s failed unexpectedly: EIO", kind, subject, exc_info=error)
-        return errno.EIO
+        to.error("%s of %s failed unexpectedly: EIO", kind, subject, exc_info=error)
+        return
     name = errno.errorcode[number]
-    log.error("%s of %s: %s: %s: %s", kind, subject, name, type(error).__name__, error)
-    return number
+    to.error("%s of %s: %s: %s: %s", kind, subject, name, type(error).__name__, error)
+
+
+def _known_errno(error: Exception) -> int | None:
+    return next((number for types, number in _TABLE if isinstance(error, types)), None)

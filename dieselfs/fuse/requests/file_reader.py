@@ -16,17 +16,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
 from dieselfs.cache.ports.block import is_whole
-from dieselfs.fuse.requests.errnos import logged_errno
 from dieselfs.fuse.requests.kernel_connection import Answer, Part, Pending
 from dieselfs.fuse.requests.pending_reads import PendingReads
+from dieselfs.fuse.requests.read_failures import PathOf, ReadFailures
 
 LONG_FAILURE_S: Final = 1.0
 """The time for which a failure is the answer, if the read took longer than this to fail."""
@@ -84,6 +84,11 @@ class ReaderStatistics:
     """READs of no bytes."""
     refused: int = 0
     """READs that failed before node memory was asked."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """READs that were answered with an error, by its name.
+
+    The kernel asks twice and more for what one reader waits for.
+    """
 
 
 class FileReader:
@@ -97,8 +102,11 @@ class FileReader:
         source: CachedSource,
         pending: PendingReads,
         is_prefetching: Callable[[], bool] = lambda: False,
+        path_of: PathOf = lambda file: None,
     ) -> None:
+        """`path_of` is used for messages alone."""
         self._source, self._pending = source, pending
+        self.failures = ReadFailures(path_of)
         self._is_prefetching = is_prefetching
         self._missed_once: deque[ChunkId] = deque(maxlen=_MISSED_CHUNKS)
         """Chunks of which one READ missed while a plan was prefetched."""
@@ -111,18 +119,18 @@ class FileReader:
         """Return the counters since the mount began."""
         pending = self._pending.statistics()
         counts = self._bytes_read, self._thread_reads, pending.waits, pending.waited_s
-        return ReaderStatistics(*counts, self._past_end, self._refused)
+        return ReaderStatistics(*counts, self._past_end, self._refused, self.failures.kinds())
 
     def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
         """Answer one READ: all its parts if they are in memory, else `Pending`.
 
         The work of a pending READ calls `reply`. Never blocks and never raises: an error becomes an
-        errno, and a line about `subject` in the log.
+        errno, and a line in the log about the file, or about `subject` if its path is not known.
         """
         try:
             parts = self.peek_all(wanted)
         except Exception as error:
-            return logged_errno("read", subject, error)
+            return self.failures.errno(_first_file(wanted), subject, error)
         return parts if parts is not None else self._later(wanted, reply, subject)
 
     def answer_file(
@@ -140,7 +148,7 @@ class FileReader:
         try:
             data = self.peek(file, start, length)  # no list of ranges for the most frequent request
         except Exception as error:
-            return logged_errno("read", subject, error)
+            return self.failures.errno(file, subject, error)
         if data is not None:
             return [data]
         return self._later([FileRange(file, start, length)], reply, subject)
@@ -215,15 +223,15 @@ class FileReader:
         first = ranges[0].file.chunk if ranges else None
         loads_first = first is not None and (not is_small or self._loads(first))
         parts: list[Part] = []
-        try:
-            for item in wanted:
-                if isinstance(item, FileRange):
-                    loads = loads_first if item.file.chunk == first else not is_small
+        for item in wanted:
+            if isinstance(item, FileRange):
+                loads = loads_first if item.file.chunk == first else not is_small
+                try:
                     parts.append(self.read(*item, loads=loads))
-                else:
-                    parts.append(item)
-        except Exception as error:
-            return logged_errno("read", subject, error)
+                except Exception as error:
+                    return self.failures.errno(item.file, subject, error)
+            else:
+                parts.append(item)
         return parts
 
     def _loads(self, chunk: ChunkRef) -> bool:
@@ -259,6 +267,10 @@ class FileReader:
             if file in self._failed:
                 self._refused += 1
                 raise Unavailable(str(self._failed[file][1]))
+
+
+def _first_file(wanted: Sequence[Wanted]) -> FileExtent | None:
+    return next((item.file for item in wanted if isinstance(item, FileRange)), None)
 
 
 def _require_all(file: FileExtent, data: Part, length: int) -> None:

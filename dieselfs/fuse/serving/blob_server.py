@@ -20,7 +20,6 @@ from contextlib import contextmanager
 
 from dieselfs.fuse.mounts.erofs_mounts import blob_name
 from dieselfs.fuse.requests.attributes import NodeAttributes, Owner
-from dieselfs.fuse.requests.errnos import logged_errno
 from dieselfs.fuse.requests.file_reader import FileReader
 from dieselfs.fuse.requests.kernel_connection import Answer, KernelConnection, KernelRequest, Part
 from dieselfs.fuse.requests.kernel_protocol import (
@@ -95,7 +94,8 @@ class BlobServer:
                 try:
                     return self._read(request)
                 except Exception as error:
-                    return logged_errno("read", f"blob node {request.node}", error)
+                    subject = f"blob node {request.node}"
+                    return self._reader.failures.errno(None, subject, error)
             case Opcode.LOOKUP:
                 found = self._nodes.get(bytes(request.body).rstrip(b"\0"))
                 return [NO_ENTRY if found is None else found.entry(self._owner)]

@@ -36,12 +36,14 @@ from dieselfs.fuse.requests.kernel_protocol import (
 )
 from dieselfs.fuse.requests.nodes import CONTROL_NODE, inode_of, is_control, node_of
 from dieselfs.fuse.requests.pending_reads import PendingReads
+from dieselfs.fuse.requests.read_failures import shown_path
 from dieselfs.fuse.requests.read_only_requests import (
     ReadOnlyRequests,
     get_extended_attribute,
     list_extended_attributes,
 )
 from dieselfs.fuse.serving.tree_listings import TreeListings
+from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 from metadata.snapshot_format import DIRECTORY_BASE
 
@@ -141,12 +143,19 @@ class TreeServer:
         self._note_read(inode)
         try:
             file = self._extent(inode)
-        except Exception:
+        except Exception as error:
             self._reader.note_refused()
-            raise
+            return self._reader.failures.errno(None, self._subject(inode), error)
         return self._reader.answer_file(
             file, start, size, lambda answer: self._connection.reply(unique, answer), inode
         )
+
+    def _subject(self, inode: int) -> str:
+        """Return what the log names: the path, or the number if the snapshot is damaged there."""
+        try:
+            return shown_path(self._snapshot, inode)
+        except SnapshotRefused:
+            return f"node {inode}"
 
     def _extent(self, inode: int) -> FileExtent:
         if inode >= DIRECTORY_BASE:

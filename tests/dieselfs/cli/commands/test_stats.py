@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.cli.commands.stats import Sample, rows
+from dieselfs.cli.rendering.mount_statistics import Sample, rows, summary
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.eventually import eventually, scaled_by_load
 from tests.mount.mounting import stop
@@ -103,16 +103,96 @@ def test_an_odd_look_is_shown_as_zeros(document: dict[str, object]) -> None:
     assert ("front", "unknown", "") in rows(sample, sample, human=False)
 
 
+BUSY = {
+    "uptime_s": 1e6,
+    "front": {"kind": "erofs-loop", "reason": "on Linux 6.18.0, by the mount service"},
+    "requests": {"read": 10**9},
+    "bytes_read": 10**14,
+    "hits": {"node_memory": 970, "misses": 30},
+    "waits_over_1_ms": 10**7,
+    "waited_s": 1e5,
+    "failed_reads": {"total": 12, "kinds": {"Corrupt": 10, "Unavailable": 2}},
+    "cache": {
+        "fallbacks": 10**6,
+        "node": {
+            "cached_bytes": 10**11,
+            "budget_bytes": 10**12,
+            "evictions": 10**6,
+            "fetches": 10**6,
+            "fetched_bytes": 10**13,
+        },
+    },
+    "page_cache": {
+        "filled": {"filled_files": 10**8},
+        "prefill": {"outstanding_bytes": 10**9, "budget_bytes": 10**10},
+    },
+    "plan": {"files": 1_280_000, "position": 640_000, "window_bytes": 10**9, "late": 1000},
+    "peers": {"members": 16, "members_up": 15, "sources": {"from_peers": 25}},
+    "cache_cluster": {"nodes": 8, "nodes_up": 7, "chunks_from_nodes": 25},
+    "ssd": {
+        "in_service": True,
+        "hits": 25,
+        "misses": 75,
+        "warmup": {"state": "running", "cached_bytes": 10**10, "bytes": 10**12},
+    },
+    "store": {"hedge": {"reads": 25}, "retry": {"retries": 3}},
+}
+
+
+def test_twelve_lines_of_eighty_columns_say_what_matters() -> None:
+    lines = dict(summary(Sample(BUSY), Sample(), human=True))
+    assert len(lines) == 12
+    assert max(map(len, lines)) < 12
+    assert max(map(len, lines.values())) <= 80 - 12, lines
+    assert lines["files"] == "1/s along the plan"
+    assert lines["from"] == "node memory 97 %, missed 3.0 %"
+    assert lines["fetched"].endswith("SSD 25 %, peers 25 %, cache nodes 25 %, store 25 %")
+    assert lines["errors"].startswith("12 READs failed (10 Corrupt, 2 Unavailable)")
+    assert lines["errors"].endswith("store: 3 retries")
+    assert lines["plan"] == "640,000 of 1,280,000 files, window 954 MiB, 1,000 late chunks"
+    assert lines["SSD"] == "in service; hits 25 %, misses 75 %; warmed 9.3 GiB of 931 GiB"
+    assert lines["peers"] == "15 of 16 up; cache nodes: 7 of 8 up"
+
+
+def test_shares_are_those_since_the_last_look() -> None:
+    earlier = Sample({"uptime_s": 1.0, "hits": {"node_memory": 970, "misses": 30}})
+    now = Sample({"uptime_s": 2.0, "hits": {"node_memory": 971, "misses": 33}})
+    assert dict(summary(now, earlier, human=True))["from"] == "node memory 25 %, missed 75 %"
+    still = dict(summary(now, now, human=True))["from"]
+    assert still == "node memory 97 %, missed 3.3 % (in all)"
+
+
+def test_a_new_mount_has_twelve_lines_too() -> None:
+    lines = dict(summary(Sample(), Sample(), human=False))
+    assert (len(lines), lines["errors"], lines["plan"], lines["SSD"]) == (12, *["none"] * 3)
+
+
+def test_reads_from_the_store_are_counted_without_peers() -> None:
+    shown = {what: total for what, total, _ in rows(Sample(BUSY), Sample(), human=True)}
+    assert shown["reads from the store"] == "25"
+    assert (shown["reads that failed"], shown["reads that failed: Corrupt"]) == ("12", "10")
+
+
 @needs_fuse
 def test_not_on_a_terminal_it_looks_once(dlcmd: Dlcmd, mounted: Path) -> None:
     result = dlcmd("stats", mounted)
+    assert (result.code, len(result.lines)) == (0, 12)
+    [line] = [line for line in result.lines if line.startswith("read ")]
+    assert "400 in all" in line
+    [line] = [line for line in result.lines if line.startswith("fetched ")]
+    assert "store 100 %" in line, "this is the only tier"
+    result = dlcmd("stats", "--all", mounted)
     assert (result.code, result.lines[0].split()) == (0, ["WHAT", "TOTAL", "PER", "SECOND"])
     [line] = [line for line in result.lines if line.startswith("bytes read")]
     assert line.split()[2] == "400"
+    [line] = [line for line in result.lines if line.startswith("reads from the store  ")]
+    assert int(line.split()[4]) > 0
     [record] = dlcmd("stats", "--json", mounted).records
     assert (record["mountpoint"], record["bytes_read"]) == (str(mounted), 400)
     assert record["rates"]["interval_s"] == record["uptime_s"]
     assert record["rates"]["bytes_read"] > 0
+    assert record["failed_reads"] == {"total": 0, "kinds": {}}
+    assert record["rates"]["peers.sources.from_store"] == 0, "a key of the release before"
     assert dlcmd("umount", mounted).code == 0
 
 
@@ -140,7 +220,7 @@ def test_json_with_an_interval_goes_on_until_the_mount_ends(dlcmd: Dlcmd, mounte
 @needs_fuse
 def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_quietly(dlcmd: Dlcmd, mounted: Path) -> None:
     terminal, inner = pty.openpty()
-    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [sys.executable, "-m", "dieselfs.cli", "stats", "--interval", "0.1", mounted]
     with subprocess.Popen(
         command,
@@ -154,7 +234,7 @@ def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_quietly(dlcmd: Dlcmd, mount
     ) as process:
         os.close(inner)
         shown = b""
-        while shown.count(b"node memory hits") < 3:
+        while shown.count(b"page cache") < 3:
             shown += os.read(terminal, 1 << 16)
         process.send_signal(signal.SIGINT)
         with suppress(
@@ -166,7 +246,8 @@ def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_quietly(dlcmd: Dlcmd, mount
         assert process.stderr.read() == b""
     os.close(terminal)
     assert process.returncode == 0
-    assert b"PER SECOND" in shown
+    screen = shown[: shown.index(b"cache nodes")]
+    assert (screen.count(b"\n"), b"..." in screen) == (11, False), "all lines are on the screen"
     assert dlcmd("umount", mounted).code == 0
 
 

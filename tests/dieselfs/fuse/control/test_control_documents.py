@@ -50,6 +50,13 @@ def test_what_was_answered_is_counted() -> None:
         assert set(part.values()) <= {0, 1}, "nothing was filled, every miss would be"
 
 
+def test_failed_reads_are_counted_by_kind() -> None:
+    assert document()["failed_reads"] == {"total": 0, "kinds": {}}
+    failed = ReaderStatistics(failed={"Corrupt": 3, "Unavailable": 1})
+    shown = document(reader=failed)["failed_reads"]
+    assert shown == {"total": 4, "kinds": {"Corrupt": 3, "Unavailable": 1}}
+
+
 def test_the_page_cache_and_the_front_are_shown() -> None:
     pages = PageCacheStatistics(
         FillStatistics(fills=1, filled_files=63), prefill=MissPrefillStatistics(7)
