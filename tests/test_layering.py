@@ -34,7 +34,7 @@ OWNERS = {
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],
     "torch": ["dieselfs/integrations/torch_"],  # an extra: what these modules decide, others hold
-    "PIL": ["dieselfs/integrations/torch_"],
+    "PIL": ["dieselfs/integrations/image_files"],
     "numpy": ["chunkstore/", "metadata/", "dieselfs/"],  # columns of entries are everywhere
     "xxhash": ["chunkstore/", "metadata/", "dieselfs/"],  # and so are checksums
 }

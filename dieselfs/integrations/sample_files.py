@@ -54,6 +54,45 @@ class SampleFiles:
         """Return the sample indices of files that are all among these."""
         return self.sample_of[np.searchsorted(self.files, inodes)]
 
+    def check_same(self, dataset: Any) -> None:
+        """Raise `UsageError` if the samples of `dataset` are seen to be others than these.
+
+        The number of samples is compared, and the inodes or else the names and the mount of the
+        first and the last sample: as much as can be told in no time.
+        """
+        here = len(dataset) if hasattr(dataset, "__len__") else len(self)
+        reason = f"it is of {len(self):,} samples, and the dataset has {here:,}"
+        if here == len(self):
+            inodes, samples = getattr(dataset, "inodes", None), getattr(dataset, "samples", None)
+            if inodes is not None:
+                same = dataset.snapshot.id == self.snapshot.id
+                same = same and np.array_equal(inodes, self.by_sample)
+                reason = "" if same else "the dataset's files are others, or in another order"
+            elif isinstance(samples, Sequence):
+                found = (self._difference(samples, number) for number in (0, here - 1))
+                reason = next(filter(None, found), "")
+            else:
+                reason = ""
+        if reason:
+            raise UsageError(
+                f"the sampler is not of this dataset: {reason}",
+                "create the sampler from the dataset that the loader reads",
+            )
+
+    def _difference(self, samples: Any, number: int) -> str:
+        """Return how the path of a sample differs from its file; empty if it does not."""
+        path = os.fspath(
+            samples[number][0] if isinstance(samples[number], tuple) else samples[number]
+        )
+        expected = os.fsdecode(self.snapshot.path_of(int(self.by_sample[number])))
+        if os.path.basename(path) != os.path.basename(expected):
+            return f"sample {number} is {path} there, and {expected} here"
+        if self.mount_root is not None:
+            root = mount_above(path)
+            if root is None or os.path.realpath(root) != os.path.realpath(self.mount_root):
+                return f"{path} does not lie in {self.mount_root}"
+        return ""
+
     @property
     def fingerprint(self) -> str:
         """A hash of the set of files, which differs between subsets of a snapshot.

@@ -107,6 +107,29 @@ class SamplerState:
         return found
 
 
+def sampler_state_within(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sampler's state in the state of a torchdata StatefulDataLoader (0.8 to 0.11).
+
+    Another state is returned as it is. Raises `UsageError` if the loader took its state only every
+    few batches and is past the last one: the sampler's state lacks the batches since then.
+    """
+    main, since = state, 0
+    if "_snapshot" in state:  # with workers
+        main = state["_snapshot"].get("_main_snapshot", {})
+        since = state.get("_steps_since_snapshot", 0)
+    within = main.get("_sampler_iter_state")
+    if not isinstance(within, Mapping) or "sampler_state" not in within:
+        return state
+    if since:
+        raise UsageError(
+            f"the loader's state is {since} batches past the sampler's",
+            "load it into a StatefulDataLoader with the same number of workers, or save states "
+            "with snapshot_every_n_steps=1",
+        )
+    found: Mapping[str, Any] = within["sampler_state"]
+    return found
+
+
 def _count(value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{value!r} is not a number from {least}")

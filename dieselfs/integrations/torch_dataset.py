@@ -10,7 +10,6 @@ It needs no mount, and its samples are those of ImageFolder.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -22,19 +21,12 @@ from torch.utils.data import Dataset
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client
 from dieselfs.integrations.class_folders import class_folders
+from dieselfs.integrations.image_files import decode_image
 from dieselfs.integrations.sample_source import SampleSource, snapshot_of
 from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan
 from metadata.snapshot import Snapshot
 
 Load = Callable[[bytes], Any]
-
-
-def load_image(data: bytes) -> Any:
-    """Return a Pillow image in RGB, as ImageFolder's own loader does."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB")
 
 
 class DieselDataset(Dataset[tuple[Any, int]]):
@@ -51,7 +43,7 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         under: str = "",
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
-        loader: Load = load_image,
+        loader: Load = decode_image,
         *,
         extensions: Sequence[str] | None = None,
         memory: NodeMemory | None = None,

@@ -8,7 +8,7 @@ Its state resumes in the middle of an epoch.
 
 A DataLoader's workers draw indices ahead of training, so a sampler alone cannot know what was
 trained. Either the caller passes the number (`state_dict(batches_done=…)`), or `ChunkShuffleLoader`
-counts.
+counts, or a loader keeps the state of the sampler with each batch (`progress="drawn"`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch.distributed
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, DistributedSampler
 
 from dieselfs.errors import Conflict, UsageError
+from dieselfs.integrations.calling_framework import batch_counter, batch_dealer
 from dieselfs.integrations.epoch_stages import Division, Epoch, Stage
 from dieselfs.integrations.plan_publisher import Announce, PlanPublisher
 from dieselfs.integrations.sample_files import sample_files_of
-from dieselfs.integrations.sampler_state import SamplerState
+from dieselfs.integrations.sampler_state import SamplerState, sampler_state_within
 from dieselfs.prefetch.announcement import announce
 from dieselfs.prefetch.plan_file import ReadingPlan
 from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, ShuffledOrder, ShuffleParameters
@@ -43,16 +44,20 @@ The default is 8 workers, 2 batches each, 128 samples a batch.
 """
 _DRAWN_AT_ONCE: Final = 1024
 
+Progress = Literal["delivered", "drawn"]
 
-class ChunkShuffleSampler(Sampler[int]):
+
+class ChunkShuffleSampler(DistributedSampler[int]):
     """Sample indices of one rank in one epoch, in chunk-wise shuffled order.
 
-    docs/shuffled-order.md defines the order. Two properties are those of `DistributedSampler`.
-    Every rank gets equally many samples. `set_epoch` before each epoch gives each epoch its own
-    order; without it the order is the same again.
+    docs/shuffled-order.md defines the order. The sampler is a `DistributedSampler`, so frameworks
+    leave the division among ranks to it, and its attributes have the same meaning. Every rank gets
+    equally many samples. `set_epoch` before each epoch gives each epoch its own order; without it
+    the order is the same again.
 
     An iteration gives the rest of the epoch, which is the whole epoch unless a state was loaded.
-    One thread uses the sampler, which pickles without its published plans.
+    It begins with its first sample, and ends any earlier one. One thread uses the sampler, which
+    pickles without its published plans.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class ChunkShuffleSampler(Sampler[int]):
         drop_last: bool = False,
         batch_size: int | None = None,
         in_flight: int = DEFAULT_IN_FLIGHT,
+        progress: Progress = "delivered",
         publish: bool = True,
     ) -> None:
         """Create a sampler. Takes about 1 s for 1.28 M paths, which are not kept.
@@ -78,36 +84,80 @@ class ChunkShuffleSampler(Sampler[int]):
           paths are relative to the dataset's root.
         - `seed`: 0, or a loaded state's.
         - `group_size`: chunks that are shuffled together, and must be in memory together.
-        - `rank`, `world_size`: those of `torch.distributed` once it is initialised, else of the
-          environment (`RANK`, `WORLD_SIZE`), else one rank.
+        - `rank`, `world_size`: those of `torch.distributed` once it is initialised, also after the
+          sampler was created, else of the environment (`RANK`, `WORLD_SIZE`), else one rank.
         - `drop_last`: leave out the samples that do not divide evenly among ranks; otherwise a rank
           that is one short reads one file twice.
         - `batch_size`: for `state_dict(batches_done=…)`; a ChunkShuffleLoader knows its own.
         - `in_flight`: how many samples a plain DataLoader may have drawn but not delivered;
           prefetched chunks are kept that much longer.
+        - `progress`: what a state counts. With "drawn" it counts the samples that were drawn, for a
+          loader that takes a state with each batch that it draws and returns that of the last batch
+          delivered, as torchdata's StatefulDataLoader does. With another loader such a state would
+          skip what workers hold.
         - `publish`: announce the order to the mount, if it listens, so that it prefetches.
 
         `UsageError` names the sample that is not in the mount, or the two that are one file.
         """
+        ranks_given = rank is not None or world_size is not None
         found = distributed_rank()
         rank = found[0] if rank is None else rank
         world_size = found[1] if world_size is None else world_size
         ShuffleParameters(seed or 0, 0, group_size, rank, world_size)  # checks them
+        if progress not in ("delivered", "drawn"):
+            raise UsageError(
+                f"progress is {progress!r}", 'pass progress="delivered" or progress="drawn"'
+            )
         self._samples = sample_files_of(samples, mount=mount, snapshot=snapshot)
+        self._fingerprint = self._samples.fingerprint
+        # A list of paths has served its purpose and may be large.
+        self.dataset = samples if isinstance(samples, Dataset) else range(len(self._samples))  # type: ignore[assignment]
         self._seed_given = seed is not None
+        self._ranks_given = ranks_given
         self.seed = seed or 0
-        self.rank = rank
-        self.division = Division(world_size, group_size, drop_last)
+        self.shuffle = True
+        self.drop_last = drop_last
         self.batch_size = batch_size
         self.in_flight = in_flight
+        self.progress = progress
         self.epoch = 0
-        self._counted = False
+        self._asked_epoch: int | None = None
+        """The epoch of the last `set_epoch`."""
+        self._is_counted_next = False
+        self._divide(Division(world_size, group_size, drop_last), rank)
         listener: Announce | None = None
         if publish and self._samples.mount_root is not None:
             listener = partial(announce, self._samples.mount_root)
         elif publish:
             listener = _listener(samples)
         self._publisher = PlanPublisher(listener)
+        self._begin_epoch()
+
+    def _divide(self, division: Division, rank: int) -> None:
+        self.division = division
+        self.rank = rank
+        self.num_replicas = division.world_size
+        self.num_samples = division.files_a_rank(len(self._samples))
+        self.total_size = self.num_samples * self.num_replicas
+
+    def _follow_process_group(self) -> None:
+        """Take the rank in a process group that was initialised after the sampler was created.
+
+        Launchers such as Lightning's initialise it in `fit`, after the script has made its loaders.
+        """
+        if self._ranks_given or not _is_distributed():
+            return
+        rank, world_size = distributed_rank()
+        if (rank, world_size) == (self.rank, self.num_replicas):
+            return
+        if self._start or self._earlier or self._has_begun:
+            raise UsageError(
+                f"the sampler is in the middle of an epoch as rank {self.rank} of "
+                f"{self.num_replicas}, and torch.distributed was initialised with rank {rank} of "
+                f"{world_size} since then",
+                "create the sampler, or load its state, after the process group is initialised",
+            )
+        self._divide(replace(self.division, world_size=world_size), rank)
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
@@ -122,58 +172,112 @@ class ChunkShuffleSampler(Sampler[int]):
         """The files that they left; the present stage divides them among the ranks."""
         self._start = start
         """The place in this rank's order at which an iteration begins."""
-        self._delivered: int | None = 0
-        """Samples delivered since then; None if no loader counts them."""
+        self._done: int | None = 0
+        """Samples done since then; None if nothing counts them."""
+        self._has_begun = False
         self._drawn_to_the_end = False
-        self._iteration = object()  # marks an iterator as out of date
+        self._stays_over = False
+        """Whether the epoch, which is over, begins again only after another `set_epoch`."""
+        self.iteration: object = object()
+        """A mark of the present iteration. Another one replaces it, and so does another epoch."""
 
     def __len__(self) -> int:
-        """Return the number of samples left in this epoch for this rank."""
-        return self._stage_length - self._start
+        """Return the number of samples of this rank in a whole epoch, as `DistributedSampler` does.
+
+        Schedulers and trainers multiply it by the number of epochs. A resumed epoch has only
+        `samples_left`.
+        """
+        self._follow_process_group()
+        return self.num_samples
 
     @property
-    def _stage_length(self) -> int:
-        return self.division.files_a_rank(len(self._files))
+    def samples_left(self) -> int:
+        """The number of samples that the next iteration gives if the epoch is not over."""
+        self._follow_process_group()
+        return self.division.files_a_rank(len(self._files)) - self._start
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch. The epoch of a loaded state continues where it was left."""
         ShuffleParameters(self.seed, epoch)  # checks it
+        self._follow_process_group()
+        self._asked_epoch = epoch
+        self._stays_over = False
         if epoch != self.epoch:
             self.epoch = epoch
             self._begin_epoch()
 
     def __iter__(self) -> Iterator[int]:
-        if self._drawn_to_the_end:
+        self._follow_process_group()
+        if self._drawn_to_the_end and not self._stays_over:
             self._begin_epoch()
-        iteration = self._iteration = object()
-        self._delivered = 0 if self._counted or not len(self) else None
-        order = self._order(self.epoch, self._files)
+        elif self.progress == "drawn" and self._asked_epoch is None and not self.samples_left:
+            # A StatefulDataLoader that loads a finished epoch iterates again for the next one.
+            self._drawn_to_the_end = True
+        return self._draw()
+
+    def _draw(self) -> Iterator[int]:
+        dealer = batch_dealer() if self.num_replicas > 1 else None
+        if dealer is not None:
+            raise UsageError(
+                f"{dealer} deals the batches of rank {self.rank} out among {self.num_replicas} "
+                "ranks, and those are this rank's own: most samples would be lost",
+                "use a ChunkShuffleLoader, which accelerate's prepare() leaves as it is",
+            )
+        order, iteration = self._order(self.epoch, self._files), object()
+        self.iteration, self._has_begun = iteration, True
+        is_counted, self._is_counted_next = self._is_counted_next, False
+        is_drawn = self.progress == "drawn"
+        self._done = 0 if is_counted or is_drawn or self._start == len(order) else None
         key = (self.epoch, self.seed, len(self._files))
         self._publisher.begin(key, partial(self._plan, order), self._start)
-        return self._draw(order, iteration)
-
-    def _draw(self, order: ShuffledOrder, iteration: object) -> Iterator[int]:
         for start in range(self._start, len(order), _DRAWN_AT_ONCE):
             part = order.inodes[start : start + _DRAWN_AT_ONCE]
-            yield from self._samples.samples_of(part).tolist()
-            if iteration is self._iteration:
+            for number, sample in enumerate(self._samples.samples_of(part).tolist(), start + 1):
+                self.check_iteration(iteration)
+                if is_drawn:
+                    self._done = number - self._start
+                if number == len(order):
+                    self._drawn_to_the_end = True
+                yield sample
+            if iteration is self.iteration:
                 self._publisher.prepare(
                     (self.epoch + 1, self.seed, len(self._samples)),
                     partial(self._whole_plan, self.epoch + 1),
                 )
-                if not self._counted:
+                if not is_counted:
                     self._publisher.progress(start + len(part) - self.in_flight)
-        if iteration is self._iteration:
+        if iteration is self.iteration:
             self._drawn_to_the_end = True
+
+    def check_iteration(self, iteration: object) -> None:
+        """Raise `UsageError` if `iteration` is not the present one."""
+        if iteration is not self.iteration:
+            raise UsageError(
+                "this iteration of the sampler has ended: another loader iterates over the same "
+                "sampler, or its epoch was set or its state loaded in the meantime",
+                "give each loader a sampler of its own, and call set_epoch between two epochs",
+            )
+
+    def check_dataset(self, dataset: Any) -> None:
+        """Raise `UsageError` if `dataset` is seen to be another than this sampler's."""
+        self._samples.check_same(dataset)
+
+    def count_next_iteration(self) -> None:
+        """Note that a loader will call `delivered` in the next iteration."""
+        if self.progress == "drawn":
+            raise UsageError(
+                'a ChunkShuffleLoader counts deliveries, and the sampler draws (progress="drawn")',
+                "leave progress out; only torchdata's StatefulDataLoader needs it",
+            )
+        self._is_counted_next = True
 
     def delivered(self, samples: int) -> None:
         """Set the number of samples that the training loop has received since the iteration began.
 
         A loader that counts samples calls this.
         """
-        self._counted = True
-        self._delivered = min(samples, len(self))
-        self._publisher.progress(self._start + self._delivered)
+        self._done = min(samples, self.samples_left)
+        self._publisher.progress(self._start + self._done)
 
     def state_dict(
         self, *, batches_done: int | None = None, samples_done: int | None = None
@@ -191,17 +295,20 @@ class ChunkShuffleSampler(Sampler[int]):
                     "batches_done needs the size of a batch",
                     "create the sampler with batch_size=…, or call state_dict(samples_done=…)",
                 )
-            samples_done = min(index(batches_done) * self.batch_size, len(self))
+            samples_done = min(index(batches_done) * self.batch_size, self.samples_left)
+        self._follow_process_group()
         if samples_done is None:
-            samples_done = self._delivered
+            samples_done = self._done
         if samples_done is None:
             raise UsageError(
                 "the sampler cannot know what was trained: a DataLoader draws indices ahead of it",
-                "call state_dict(batches_done=…) or (samples_done=…), or use a ChunkShuffleLoader",
+                "call state_dict(batches_done=…) or (samples_done=…), use a ChunkShuffleLoader, or "
+                'pass progress="drawn" for a StatefulDataLoader',
             )
-        if not 0 <= index(samples_done) <= len(self):
+        if not 0 <= index(samples_done) <= self.samples_left:
             raise UsageError(
-                f"{samples_done} samples done, but this rank had {len(self)} left in the epoch",
+                f"{samples_done} samples done, but this rank had {self.samples_left} left in the "
+                "epoch",
                 "count the samples of this rank since iterating began",
             )
         stage = Stage(self.division, self._start + index(samples_done))
@@ -215,11 +322,16 @@ class ChunkShuffleSampler(Sampler[int]):
         files that no rank has read are divided among the present ranks. The number of workers and
         the batch size may always differ.
 
+        A StatefulDataLoader's state, which has the sampler's within it, is also accepted. Such a
+        loader can load it only with the same number of workers; the sampler with any.
+
         Raises `Conflict` with the reason if the state is of another snapshot, of other files of it,
         or of another seed than was given. With `override` a warning gives the reason instead, and
-        the state's epoch starts again: the part that was read is ignored.
+        the state's epoch starts again: the part that was read is ignored. Raises `UsageError` if
+        the caller could not read the whole rest of the epoch.
         """
-        loaded = SamplerState.from_dict(state)
+        self._follow_process_group()
+        loaded = SamplerState.from_dict(sampler_state_within(state))
         seed = self.seed if self._seed_given else loaded.seed
         reasons = loaded.differences(replace(self._state(()), seed=seed))
         if reasons and not override:
@@ -248,8 +360,29 @@ class ChunkShuffleSampler(Sampler[int]):
                 f"the sampler's state is damaged: {start} samples done of {len(files)}",
                 "pass what state_dict() returned",
             )
+        counter = batch_counter() if earlier else None
+        if counter is not None:
+            raise UsageError(
+                f"{counter} counts the batches of an epoch, and the rest of this one has other "
+                f"batches: it was begun with {_told(earlier[-1].division)}, and this is "
+                f"{_told(self.division)}",
+                "resume with the same division, or from a checkpoint of the end of an epoch",
+            )
+        asked = self._asked_epoch if self.progress == "drawn" else None
+        left = self.division.files_a_rank(len(files)) - start
+        if asked is not None and asked != loaded.epoch and left:
+            raise UsageError(
+                f"the state is in the middle of epoch {loaded.epoch}, and set_epoch({asked}) was "
+                "called before the loader loaded it",
+                f"begin the training loop with epoch {loaded.epoch}",
+            )
         self.seed, self.epoch = seed, loaded.epoch
         self._begin_stage(earlier, files, start)
+        if asked is not None:
+            # A StatefulDataLoader loads its state when it is iterated, after set_epoch. A finished
+            # one it iterates again, for the next epoch: the one asked for, or else none.
+            self.set_epoch(asked)
+            self._stays_over = asked == loaded.epoch and not left
 
     def close(self) -> None:
         """Remove the published plans.
@@ -265,7 +398,7 @@ class ChunkShuffleSampler(Sampler[int]):
             snapshot.dataset.id.hex(),
             snapshot.id,
             len(self._samples),
-            self._samples.fingerprint,
+            self._fingerprint,
             self.seed,
             self.epoch,
             stages,
@@ -300,6 +433,17 @@ def distributed_rank() -> tuple[int, int]:
     They come from `torch.distributed`, else from the environment as launchers set it, else they are
     0 of 1.
     """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if _is_distributed():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _told(division: Division) -> str:
+    return (
+        f"{division.world_size} ranks, group_size={division.group_size}, "
+        f"drop_last={division.drop_last}"
+    )

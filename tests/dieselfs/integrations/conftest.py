@@ -12,6 +12,7 @@ from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
+from tests.dieselfs.integrations.users_mount import mounted_by_dlcmd
 
 SPLITS = ("train", "val")
 CLASSES = ("ant", "bee", "bee-eater", "cat", "dog")
@@ -86,3 +87,13 @@ def memory_folder() -> Iterator[Path]:
     """For the folders of tasks: `tmp_path` may be too long for a socket's path."""
     with TemporaryDirectory(prefix="dieselfs-test-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def pets_mount(pets: MadeDataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with (
+        TemporaryDirectory(prefix="dieselfs-test-") as memory,
+        pytest.MonkeyPatch.context() as monkeypatch,
+    ):
+        folder = tmp_path_factory.mktemp("pets_mount")
+        yield from mounted_by_dlcmd(pets, folder, Path(memory), monkeypatch)

@@ -153,3 +153,47 @@ def test_another_order_is_refused(pets: MadeDataset) -> None:
     sampler = ChunkShuffleSampler(samples, snapshot=pets.snapshot_file)
     with pytest.raises(UsageError, match="shuffle"):
         ChunkShuffleLoader(samples, sampler=sampler, shuffle=True)
+
+
+def test_a_sampler_of_other_samples_is_refused(pets: MadeDataset) -> None:
+    class Less(Indices):
+        def __init__(self) -> None:
+            self.samples = [(path, 0) for path in pets.paths[:500]]
+
+    class Reversed(Indices):
+        def __init__(self) -> None:
+            self.samples = [(path, 0) for path in pets.paths[::-1]]
+
+    sampler = loader_of(pets).sampler
+    other: Any
+    for other, reason in [
+        (Less(), "it is of 550 samples, and the dataset has 500"),
+        (Reversed(), r"sample 0 is val/dog/sub/009\.bin there, and train/ant/sub/000\.bin here"),
+    ]:
+        with pytest.raises(UsageError, match=reason):
+            ChunkShuffleLoader(other, sampler=sampler)
+
+
+def test_two_loaders_over_one_sampler(pets: MadeDataset) -> None:
+    """Each alone is as before; at the same time their counts would be one another's."""
+    one = loader_of(pets, workers=WORKERS[1])
+    other = ChunkShuffleLoader(one.dataset, 16, sampler=one.sampler)
+    assert read(one) == read(other)
+    reading = iter(one)
+    next(reading)
+    assert len(read(other, 2)) == 32
+    with pytest.raises(UsageError, match="another loader"):
+        next(reading)
+    assert other.state_dict()["stages"][0]["samples_done"] == 32
+
+
+def test_the_epoch_is_set_within_an_epoch(pets: MadeDataset) -> None:
+    loader = loader_of(pets)
+    reading = iter(loader)
+    loader.set_epoch(1)  # before the first batch it is that epoch
+    first = next(reading).tolist()
+    loader.set_epoch(2)
+    with pytest.raises(UsageError, match="its epoch was set"):
+        next(reading)
+    loader.set_epoch(1)
+    assert read(loader, 1) == first

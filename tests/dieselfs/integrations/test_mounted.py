@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,11 @@ from torch.utils.data import DataLoader, Subset
 from torchvision.datasets import ImageFolder
 
 from dieselfs.errors import UsageError
-from dieselfs.fuse.supervision.daemonize import default_log_file
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 from dieselfs.prefetch.announcement import mount_above
 from tests.dieselfs.integrations.conftest import MadeDataset, make
+from tests.dieselfs.integrations.users_mount import mounted_by_dlcmd
 from tests.eventually import eventually
 from tests.mount.mounting import Mount, mounted, needs_fuse
 from tests.mount.packing import PackedDataset
@@ -112,28 +110,7 @@ def test_files_outside_of_the_mount(mount: Mount, tmp_path: Path) -> None:
 def users_mount(
     images: MadeDataset, tmp_path: Path, memory_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """Made by `dlcmd mount`, with node memory of its own."""
-    places = {
-        "DIESELFS_STORE": f"file://{images.folder}/store",
-        "DIESELFS_INDEX": f"lmdb://{tmp_path}/index",
-        "DIESELFS_MEMORY_FOLDER": str(memory_folder),
-        **{
-            f"XDG_{name}_HOME": f"{tmp_path}/{name}"
-            for name in ("DATA", "STATE", "CACHE", "CONFIG")
-        },
-    }
-    for name, value in places.items():
-        monkeypatch.setenv(name, value)
-    mountpoint = tmp_path / "mnt"
-    mountpoint.mkdir()
-    dlcmd("mount", "--memory", "64MiB", "pets", str(mountpoint))
-    yield mountpoint
-    dlcmd("umount", str(mountpoint))
-    default_log_file(mountpoint).unlink()
-
-
-def dlcmd(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "dieselfs.cli", *arguments], check=True, timeout=60)
+    yield from mounted_by_dlcmd(images, tmp_path, memory_folder, monkeypatch)
 
 
 def test_a_users_mount_follows_the_plan(users_mount: Path, memory_folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Subset
+from torch.utils.data import DistributedSampler, Subset
 
 from dieselfs.errors import Conflict, UsageError
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler, distributed_rank
@@ -121,7 +121,7 @@ def test_resume(pets: MadeDataset, done: int) -> None:
     state = json.loads(json.dumps(before.state_dict(samples_done=done)))
     after = sampler_of(pets)  # its seed is the state's
     after.load_state_dict(state)
-    assert len(after) == 550 - done
+    assert (after.samples_left, len(after)) == (550 - done, 550)
     after.set_epoch(0)  # the epoch that it is in anyhow
     assert list(after) == whole[done:]
     assert list(after) == whole  # that epoch is over: a whole one
@@ -138,7 +138,7 @@ def test_resume_of_a_resumed_epoch_by_batches(pets: MadeDataset) -> None:
     assert list(sampler) == whole[3 * 32 + 2 * 10 + 2 * 64 + 2 * 1 :]
     last = sampler.state_dict(batches_done=10**6)
     sampler.load_state_dict(last)
-    assert (len(sampler), list(sampler)) == (0, [])
+    assert (sampler.samples_left, list(sampler)) == (0, [])
 
 
 def test_the_state_of_another_epoch_is_left_by_set_epoch(pets: MadeDataset) -> None:
@@ -147,7 +147,7 @@ def test_the_state_of_another_epoch_is_left_by_set_epoch(pets: MadeDataset) -> N
     state = sampler.state_dict(samples_done=10)
     other = sampler_of(pets)
     other.load_state_dict(state)
-    assert (other.epoch, len(other)) == (3, 540)
+    assert (other.epoch, other.samples_left) == (3, 540)
     other.set_epoch(4)
     assert len(list(other)) == 550
 
@@ -174,7 +174,7 @@ def test_any_number_of_worlds_in_an_epoch(
         for sampler in ranks:
             if state is not None:
                 sampler.load_state_dict(state)
-            assert len(sampler) == len(ranks[0])
+            assert sampler.samples_left == ranks[0].samples_left
             share = list(sampler)
             if at < len(worlds) - 1:
                 share = share[:done]
@@ -282,3 +282,15 @@ def test_parameters(pets: MadeDataset) -> None:
         np.int64(3)
         == sampler_of(pets).state_dict(samples_done=np.int64(3))["stages"][0]["samples_done"]
     )
+
+
+@pytest.mark.parametrize(("world_size", "drop_last"), [(1, False), (3, True), (4, False)])
+def test_it_is_a_distributed_sampler(pets: MadeDataset, world_size: int, drop_last: bool) -> None:
+    ours = sampler_of(pets, rank=0, world_size=world_size, drop_last=drop_last, seed=7)
+    samples: Any = range(550)
+    theirs = DistributedSampler(samples, world_size, 0, seed=7, drop_last=drop_last)
+    names = [name for name in vars(theirs) if name != "dataset"]
+    assert isinstance(ours, DistributedSampler)
+    assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
+    assert len(ours) == len(theirs)
+    assert len(ours.dataset) == 550

@@ -16,7 +16,8 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client
 from dieselfs.errors import PlanTooLarge, UsageError
-from dieselfs.integrations.torch_dataset import DieselDataset, load_image
+from dieselfs.integrations.image_files import decode_image
+from dieselfs.integrations.torch_dataset import DieselDataset
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 from dieselfs.prefetch.plan_file import open_plan
@@ -188,5 +189,5 @@ def test_images(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("L", (2, 3), 7).save(tmp_path / "grey.png")
-    image = load_image((tmp_path / "grey.png").read_bytes())
+    image = decode_image((tmp_path / "grey.png").read_bytes())
     assert (image.mode, image.size, image.getpixel((0, 0))) == ("RGB", (2, 3), (7, 7, 7))

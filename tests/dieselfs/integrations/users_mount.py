@@ -1,0 +1,37 @@
+"""A mount as a user makes it, with `dlcmd mount` and node memory of its own."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dieselfs.fuse.supervision.daemonize import default_log_file
+
+if TYPE_CHECKING:
+    from tests.dieselfs.integrations.conftest import MadeDataset
+
+
+def mounted_by_dlcmd(
+    made: "MadeDataset", folder: Path, memory_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    places = {
+        "DIESELFS_STORE": f"file://{made.folder}/store",
+        "DIESELFS_INDEX": f"lmdb://{folder}/index",
+        "DIESELFS_MEMORY_FOLDER": str(memory_folder),
+        **{f"XDG_{name}_HOME": f"{folder}/{name}" for name in ("DATA", "STATE", "CACHE", "CONFIG")},
+    }
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    mountpoint = folder / "mnt"
+    mountpoint.mkdir()
+    dlcmd("mount", "--memory", "64MiB", "pets", str(mountpoint))
+    yield mountpoint
+    dlcmd("umount", str(mountpoint))
+    default_log_file(mountpoint).unlink()
+
+
+def dlcmd(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "dieselfs.cli", *arguments], check=True, timeout=60)
