@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
-from torchvision.datasets import ImageFolder
 
 from dieselfs.errors import UsageError
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
@@ -64,6 +63,8 @@ def read(loader: DataLoader[list[int]], batches: int | None = None) -> list[tupl
 
 
 def test_image_folder_with_a_plain_loader(images: MadeDataset, mount: Mount) -> None:
+    from torchvision.datasets import ImageFolder
+
     folder = ImageFolder(f"{mount.path}/train", colour)
     sampler = ChunkShuffleSampler(folder, seed=1, group_size=2)
     found = read(DataLoader(folder, 16, sampler=sampler, num_workers=2))
@@ -76,6 +77,8 @@ def test_image_folder_with_a_plain_loader(images: MadeDataset, mount: Mount) -> 
 
 
 def test_resume_of_a_part_of_it(mount: Mount) -> None:
+    from torchvision.datasets import ImageFolder
+
     part = Subset(ImageFolder(str(mount.path / "train"), colour), range(0, 200, 3))
     sampler = ChunkShuffleSampler(part, seed=1, group_size=2)
     before = ChunkShuffleLoader(part, 8, sampler=sampler, num_workers=2)
@@ -89,6 +92,8 @@ def test_resume_of_a_part_of_it(mount: Mount) -> None:
 
 
 def test_a_mount_that_is_told_another_snapshot_file(images: MadeDataset, mount: Mount) -> None:
+    from torchvision.datasets import ImageFolder
+
     folder = ImageFolder(f"{mount.path}/val", colour)
     found = ChunkShuffleSampler(folder)
     told = ChunkShuffleSampler(folder, mount=mount.path, snapshot=images.snapshot_file)
@@ -114,6 +119,8 @@ def users_mount(
 
 
 def test_a_users_mount_follows_the_plan(users_mount: Path, memory_folder: Path) -> None:
+    from torchvision.datasets import ImageFolder
+
     folder = ImageFolder(f"{users_mount}/train", colour)
     sampler = ChunkShuffleSampler(folder, seed=3, group_size=2)
     loader = ChunkShuffleLoader(folder, 16, sampler=sampler, num_workers=2)
