@@ -102,12 +102,11 @@ class CommandContext:
     def store(self, patience_s: float | None = None) -> ResilientStore:
         """Open the store alone, for commands that need no index.
 
-        `patience_s` is that of `dieselfs.assembly.open_store`. Raises `NoStoreYet` without one.
+        `patience_s` is that of `dieselfs.assembly.open_store`. A store that is missing fails at its
+        first use: what is on this machine can do without it.
         """
-        from dieselfs.assembly import check_default_store, open_configured_store
+        from dieselfs.assembly import open_configured_store
 
-        if patience_s is None:  # a mount is patient, and may do without its store
-            check_default_store(self.config)
         return open_configured_store(self.config, patience_s)
 
     def ssd(self) -> SsdSettings | None:

@@ -228,3 +228,47 @@ def test_with_json_notes_and_logs_are_objects_too(
     assert any(f"created a new store at {tmp_path}/s" == record["message"] for record in said)
     Output(json=True).note("as you wish")
     assert json.loads(capfdbinary.readouterr().err) == {"event": "note", "message": "as you wish"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ls"],
+        ["ls", "pets"],
+        ["get", "pets"],
+        ["stat", "pets:a"],
+        ["put", "-n", ".", "pets"],
+        ["mount", "pets", "."],
+        ["snapshot", "ls", "pets"],
+        ["dataset", "ls"],
+        ["gc", "--all"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_but_put_makes_the_default_store(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.delenv("DIESELFS_STORE")
+    monkeypatch.delenv("DIESELFS_INDEX")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    result = dlcmd(*command)
+    if command[0] == "put":
+        assert (result.code, "nothing was put" in result.out.decode()) == (0, True)
+    else:
+        assert (result.code, "there is no store at" in result.err) == (5, True)
+    assert not (tmp_path / "data").exists()
+
+
+def test_put_makes_the_default_store_and_says_so(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DIESELFS_STORE")
+    monkeypatch.delenv("DIESELFS_INDEX")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/a").write_bytes(b"a")
+    result = dlcmd("put", "--json", "-j", "1", f"{tmp_path}/source/", "pets")
+    assert result.code == 0
+    assert f"created a new store at {tmp_path}/data/dieselfs/store" in result.err
+    assert (tmp_path / "data/dieselfs").stat().st_mode & 0o777 == 0o700
+    assert dlcmd("ls", "pets").lines == ["a"]
