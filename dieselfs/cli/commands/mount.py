@@ -251,7 +251,7 @@ def _refresh(context: CommandContext, request: MountRequest, running: MountInfo)
     from dieselfs.fuse.mounts.mount_table import MountState
     from dieselfs.fuse.starting.local_start import refresh_locally
     from dieselfs.fuse.starting.mount_settings import opened
-    from dieselfs.fuse.starting.stale_note import stale_note
+    from dieselfs.fuse.starting.store_probe import stale_note
     from dieselfs.fuse.supervision.refresh_request import request_refresh
 
     _check_refreshable(request, running)

@@ -22,9 +22,8 @@ from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
 from dieselfs.fuse.starting.local_start import start_locally
 from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
 from dieselfs.fuse.starting.mount_settings import check_memory, check_room, opened, read_settings
-from dieselfs.fuse.starting.stale_note import stale_note
 from dieselfs.fuse.starting.started_mount import StartedMount
-from dieselfs.fuse.starting.store_probe import check_store
+from dieselfs.fuse.starting.store_probe import check_store, stale_note
 from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_background
 from dieselfs.snapshots import snapshot_choice
 from metadata.errors import SnapshotRefused, SnapshotStale

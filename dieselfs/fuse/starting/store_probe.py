@@ -1,7 +1,8 @@
-"""The check, before a mount, that its store is the right one and answers."""
+"""The checks, before a mount, that its store is the right one, answers, and has nothing newer."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from dieselfs.assembly import open_configured_store
@@ -9,6 +10,8 @@ from dieselfs.config import Config
 from dieselfs.errors import MountError, SsdUnavailable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from chunkstore.stores.object_store import ObjectStore
     from dieselfs.cache.ssd.settings import SsdSettings
     from dieselfs.config import Setting
@@ -45,6 +48,26 @@ def check_store(
             raise
         _check_chunks(patient, snapshot, where)
     return ""
+
+
+def stale_note(config: Config, snapshot: Snapshot, mountpoint: Path) -> str:
+    """Return the line that says that the store has newer commits than the snapshot.
+
+    The line is empty if the snapshot is the newest, or the store does not answer. Costs one stat of
+    the store if there is nothing newer.
+    """
+    from chunkstore.errors import ChunkStoreError
+    from dieselfs.snapshots.freshness import newest_since, stale_text
+
+    try:
+        store = open_configured_store(config, None)
+        newest = newest_since(store, snapshot.dataset, snapshot.generation)
+    except ChunkStoreError:  # the mount itself has said so, and looks again later
+        return ""
+    if newest <= snapshot.generation:
+        return ""
+    where = os.fspath(mountpoint)
+    return stale_text(snapshot.dataset, snapshot.generation, newest, mountpoint=where)
 
 
 def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
