@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from chunkstore.counted import counted
 from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.sizes import human_size
 
@@ -125,8 +126,8 @@ def summary(sample: Sample, earlier: Sample, *, human: bool) -> list[tuple[str, 
     def size(size_bytes: float) -> str:
         return human_size(size_bytes) if human else f"{size_bytes:.0f}"
 
-    def count(path: str) -> str:
-        return f"{sample.number(path):,.0f}"
+    def count(path: str, noun: str) -> str:
+        return counted(round(sample.number(path)), noun)
 
     def volume(path: str) -> str:
         return f"{size(sample.rate(earlier, path))}/s"
@@ -145,13 +146,13 @@ def summary(sample: Sample, earlier: Sample, *, human: bool) -> list[tuple[str, 
         "from": _shares(sample, earlier, _ANSWERS) or "no reads",
         "fetched": f"{volume('cache.node.fetched_bytes')}: "
         f"{_shares(sample, earlier, _SOURCES) or 'nothing yet'}",
-        "waits": f"{count('waits_over_1_ms')} READs over 1 ms, {waits:,.1f}/s; "
+        "waits": f"{count('waits_over_1_ms', 'READ')} over 1 ms, {waits:,.1f}/s; "
         f"{sample.number('waited_s'):,.1f} s in all",
         "errors": _errors(sample),
         "plan": _plan(sample, size),
-        "memory": f"{part('cache.node', 'cached_bytes')}; {count('cache.node.evictions')} chunks "
-        f"evicted, {count('cache.fallbacks')} bypasses",
-        "page cache": f"{count('page_cache.filled.filled_files')} files loaded, "
+        "memory": f"{part('cache.node', 'cached_bytes')}; {count('cache.node.evictions', 'chunk')} "
+        f"evicted, {count('cache.fallbacks', 'bypass')}",
+        "page cache": f"{count('page_cache.filled.filled_files', 'file')} loaded, "
         f"{part('page_cache.prefill', 'outstanding_bytes')} not read yet",
         "SSD": _ssd_summary(sample, earlier, size),
         "peers": f"{_peers(sample)}; cache nodes: {_up(sample, 'cache_cluster', 'nodes')}",
@@ -210,7 +211,9 @@ def _plan(sample: Sample, size: Callable[[float], str]) -> str:
     if not sample.number("plan.files"):
         return "none"
     window, late = size(sample.number("plan.window_bytes")), sample.number("plan.late")
-    return f"{_position(sample)} files, window {window}, {late:,.0f} late chunks"
+    files = counted(round(sample.number("plan.files")), "file")
+    position = f"{sample.number('plan.position'):,.0f} of {files}"
+    return f"{position}, window {window}, {counted(round(late), 'late chunk')}"
 
 
 def _ssd_summary(sample: Sample, earlier: Sample, size: Callable[[float], str]) -> str:
