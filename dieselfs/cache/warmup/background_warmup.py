@@ -197,7 +197,9 @@ class BackgroundWarmUp:
                 self._work = None
         if self._is_over():
             return
-        self._progress = replace(self._progress, failed=report.failed)
+        # Threads that a failed run has left behind may have loaded chunks that nobody counted.
+        found = warmth(tier, self._dataset, chunks)
+        self._progress = replace(self._progress, failed=report.failed, **asdict(found))
         self._set_state("no room" if report.no_room else "done")
         log.info(
             "%s: %d chunks were loaded to the SSD, %d have no room, %d failed",

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,8 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.shared_disk import SharedDisk
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.tier import SsdTier
@@ -24,7 +26,14 @@ from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
 from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp, behind_readers
-from dieselfs.cache.warmup.ssd_warmup import Advance, WarmUp, WarmUpReport, wanted_chunks
+from dieselfs.cache.warmup.ssd_warmup import (
+    Advance,
+    Warmth,
+    WarmUp,
+    WarmUpReport,
+    wanted_chunks,
+    warmth,
+)
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
@@ -169,6 +178,25 @@ def test_a_thread_that_a_failed_run_has_left_behind_counts_nothing(
     monkeypatch.setattr(WarmUp, "run", fails_once)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
     work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    work.load(snapshot)
+    eventually(lambda: work.progress().state == "done")
+    work.close()
+    told = work.progress()
+    assert (told.cached_chunks, told.cached_bytes) == (told.chunks, told.bytes)
+
+
+def test_chunks_that_others_load_as_it_begins_are_counted(
+    dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, settings = SharedDisk(dataset.disk), SsdSettings(tmp_path / "ssd", BUDGET)
+
+    def before_others(tier: SsdTier, ref: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:
+        found = warmth(tier, ref, chunks)
+        WarmUp(disk, ref, settings, chunks[:3]).run(lambda chunks, size_bytes: None)
+        return found
+
+    monkeypatch.setattr("dieselfs.cache.warmup.background_warmup.warmth", before_others)
+    work = BackgroundWarmUp(disk, snapshot.dataset, settings)
     work.load(snapshot)
     eventually(lambda: work.progress().state == "done")
     work.close()
