@@ -1,4 +1,4 @@
-"""Chunk format v1: a pure conversion between bytes and columns (DIESEL Fig. 5).
+"""Chunk format v1 and v2: a pure conversion between bytes and columns (DIESEL Fig. 5).
 
 docs/chunk-format.md is the specification, byte by byte. A chunk is preamble · header · payload. The
 header comes first, so that one ranged read of an object's head recovers all metadata of its files.
@@ -19,12 +19,19 @@ import xxhash
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt, InvalidPath
+from chunkstore.link_targets import MAX_TARGET_BYTES
 from chunkstore.object_keys import check_dataset_name
 from chunkstore.paths import check_paths
 from chunkstore.stores.object_store import Buffer
 
 MAGIC: Final = b"DIESELCK"
 FORMAT_VERSION: Final = 1
+LINK_FORMAT_VERSION: Final = 2
+"""The version of a chunk with a symbolic link.
+
+The layout is that of version 1. Releases that know no links refuse such a chunk as a whole, and
+read all others.
+"""
 BLOCK_BYTES: Final = 256 * 1024
 """The size of a hash block.
 
@@ -58,6 +65,7 @@ _FIXED = struct.Struct(
 _VERSIONS_IN_FULL: Final = 1
 _VERSIONS_BY_TABLE: Final = 2
 _TYPE_BITS: Final = np.uint16(0o170000)
+_MAX_LINK_BYTES: Final = np.uint64(MAX_TARGET_BYTES)
 
 # Columns in file order, widest first, so that each is aligned in the header.
 _COLUMNS: Final = (("offset", "<u8"), ("length", "<u8"), ("hash", "<u8"), ("mtime_ns", "<i8"))
@@ -89,7 +97,11 @@ class Entries:
     paths: Sequence[bytes]
     kind: npt.NDArray[np.uint8]
     mode: npt.NDArray[np.uint16]
-    """st_mode with its type bits; of a tombstone, only the type bits of the deleted entry."""
+    """st_mode with its type bits; of a tombstone, only the type bits of the deleted entry.
+
+    A symbolic link is an entry of the kind file whose content is its target; a tombstone deletes it
+    as a file.
+    """
     mtime_ns: npt.NDArray[np.int64]
     offset: npt.NDArray[np.uint64]
     """Bytes from the start of the payload."""
@@ -120,6 +132,12 @@ class ChunkHead:
     entries: Entries
     head_bytes: int = 0
     """The payload's start in the object, after preamble and header; set by encode and decode."""
+
+
+def are_links(mode: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+    """Return which modes are those of symbolic links."""
+    links: npt.NDArray[np.bool_] = (mode & _TYPE_BITS) == stat.S_IFLNK
+    return links
 
 
 def block_counts(length: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -170,7 +188,7 @@ def encode_head(
         )
     preamble = _PREAMBLE.pack(
         MAGIC,
-        FORMAT_VERSION,
+        LINK_FORMAT_VERSION if are_links(entries.mode).any() else FORMAT_VERSION,
         0,
         len(header),
         chunk_id.value,
@@ -227,6 +245,7 @@ class Preamble:
     header_bytes: int
     payload_bytes: int
     header_hash: int
+    version: int = FORMAT_VERSION
 
     @property
     def head_bytes(self) -> int:
@@ -247,8 +266,10 @@ def decode_preamble(data: Buffer) -> Preamble:
         raise Corrupt(f"the object is not a chunk: it starts with {magic!r}")
     if xxhash.xxh3_64_digest(body) != bytes(data[_PREAMBLE.size : PREAMBLE_BYTES]):
         raise Corrupt("the checksum of the chunk's preamble is wrong")
-    if version != FORMAT_VERSION:
-        raise Corrupt(f"chunk format {version}; this release reads {FORMAT_VERSION}")
+    if not FORMAT_VERSION <= version <= LINK_FORMAT_VERSION:
+        raise Corrupt(
+            f"chunk format {version}; this release reads {FORMAT_VERSION} and {LINK_FORMAT_VERSION}"
+        )
     if header_bytes > MAX_HEADER_BYTES:
         raise Corrupt(
             f"chunk header of {header_bytes} bytes is over the limit of {MAX_HEADER_BYTES}"
@@ -257,7 +278,7 @@ def decode_preamble(data: Buffer) -> Preamble:
         raise Corrupt(
             f"chunk payload of {payload_bytes} bytes is over the limit of {MAX_PAYLOAD_BYTES}"
         )
-    return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash)
+    return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash, version)
 
 
 def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
@@ -276,7 +297,7 @@ def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
         raise Corrupt(f"the checksum of the header of chunk {preamble.chunk_id} is wrong")
     try:
         dataset, entries = _decode_header(header)
-        _check_entries(entries, preamble.payload_bytes)
+        _check_entries(entries, preamble)
     except (ValueError, InvalidPath, struct.error) as error:
         raise Corrupt(f"header of chunk {preamble.chunk_id}: {error}") from error
     return ChunkHead(
@@ -325,7 +346,8 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     return dataset, entries
 
 
-def _check_entries(entries: Entries, payload_bytes: int) -> None:
+def _check_entries(entries: Entries, preamble: Preamble) -> None:
+    payload_bytes = preamble.payload_bytes
     is_file = entries.kind == KIND_FILE
     if not np.isin(entries.kind, (KIND_FILE, KIND_DIRECTORY, KIND_TOMBSTONE)).all():
         raise ValueError("an entry is of an unknown kind")
@@ -334,6 +356,12 @@ def _check_entries(entries: Entries, payload_bytes: int) -> None:
     file_type = entries.mode & _TYPE_BITS
     fits = (file_type == stat.S_IFREG) & (entries.kind != KIND_DIRECTORY)
     fits |= (file_type == stat.S_IFDIR) & ~is_file
+    if preamble.version >= LINK_FORMAT_VERSION:
+        is_link = (file_type == stat.S_IFLNK) & is_file
+        fits |= is_link
+        # A target of no bytes, like one that is too long, wraps round to a large number.
+        if (entries.length[is_link] - np.uint64(1) >= _MAX_LINK_BYTES).any():
+            raise ValueError(f"the target of a link does not have 1 to {MAX_TARGET_BYTES} bytes")
     if not fits.all():
         raise ValueError("the mode of an entry does not match its kind")
     if (entries.length > payload_bytes).any() or (

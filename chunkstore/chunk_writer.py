@@ -34,6 +34,7 @@ from chunkstore.chunk_format import (
 )
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.link_targets import MAX_TARGET_BYTES
 from chunkstore.paths import check_paths
 from chunkstore.stores.object_store import Buffer
 
@@ -44,6 +45,7 @@ DEFAULT_OPEN_CHUNKS = 64
 
 64 chunks of 4 MiB are 256 MiB at most, and half of that on average.
 """
+_LINK_MODE = stat.S_IFLNK | 0o777
 _MAX_HEAP_BYTES = 4 << 20
 """The most bytes of paths in one chunk.
 
@@ -215,6 +217,19 @@ class ChunkWriter:
         chunk.payload.append(data)
         mode = stat.S_IFREG | (mode & 0o7777)
         self._append(chunk, path, KIND_FILE, mode, mtime_ns, version, size, digest)
+
+    def add_link(
+        self, path: bytes, target: Buffer, mtime_ns: int, version: Version | None = None
+    ) -> None:
+        """Add a symbolic link of 1 to 4095 bytes; its mode is 0777, as on every file system.
+
+        A link that is moved from another chunk keeps its `version`.
+        """
+        assert 1 <= len(target) <= MAX_TARGET_BYTES
+        chunk = self._choose(path, len(target))
+        chunk.payload.append(target)
+        digest = xxhash.xxh3_64_intdigest(target)
+        self._append(chunk, path, KIND_FILE, _LINK_MODE, mtime_ns, version, len(target), digest)
 
     def add_stream(
         self,

@@ -26,6 +26,7 @@ from metadata.records import (
     decode_entries,
     entry_versions,
     is_tombstone,
+    record_versions,
 )
 
 _IMPLICIT_MODE = stat.S_IFDIR | 0o755
@@ -98,7 +99,7 @@ def _rows(commit: Commit, heads: Sequence[ChunkHead]) -> tuple[npt.NDArray[np.vo
         part["version"] = entry_versions(entries, commit.generation)
         paths.extend(entries.paths)
     rows["placed"] = commit.generation
-    rows["record_version"] = RECORD_VERSION
+    rows["record_version"] = record_versions(rows["mode"])
     return rows, paths
 
 

@@ -54,7 +54,7 @@ MAX_CHUNK_BITS: Final = 31
 NULL_BLOCK: Final = (1 << 32) - 1
 """The block address of a hole."""
 
-TYPE_UNKNOWN, TYPE_REGULAR, TYPE_DIRECTORY, TYPE_FIFO = 0, 1, 2, 5
+TYPE_UNKNOWN, TYPE_REGULAR, TYPE_DIRECTORY, TYPE_FIFO, TYPE_LINK = 0, 1, 2, 5, 7
 
 _INODE_FIELDS: Final = [
     ("format", "<u2"),

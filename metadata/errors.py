@@ -10,6 +10,7 @@ MetadataError
 ├── DatasetNotFound        tell the user
 ├── PathNotFound           tell the user
 ├── PathConflict           a file where a directory is needed, or vice versa: tell the user
+│   └── PathIsLink         a symbolic link where a file is needed: ask for what it leads to
 ├── IndexBehind            the index lacks commits of the store and may not be written: check it,
 │                          or use a new one
 ├── SnapshotRefused        the file is not a sound snapshot, or of another dataset: tell the user
@@ -67,6 +68,10 @@ class PathNotFound(MetadataError):
 
 class PathConflict(MetadataError):
     """The path is a file where a directory is needed, or a directory where a file is needed."""
+
+
+class PathIsLink(PathConflict):
+    """The path is a symbolic link where a file is needed."""
 
 
 class IndexBehind(MetadataError):

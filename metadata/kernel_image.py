@@ -93,7 +93,8 @@ def _parts(
     dots = Dots(names, children)
     packing = pack_entries(children, dots)
     numbers = InodeNumbers(packing.sizes, snapshot.file_count)
-    entries = list_entries(columns, names, numbers, children, dots, packing)
+    has_links = snapshot.header.has_links
+    entries = list_entries(columns, names, numbers, children, dots, packing, has_links=has_links)
     nlink = _links(children)
     del children, dots  # 40 bytes a file
     meta_block = -(-(_DEVICES_AT + layout.device_count * DEVICE.size) // BLOCK_BYTES)

@@ -18,8 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from chunkstore.chunk_format import are_links
 from metadata.blob_layout import BLOCK_BYTES
-from metadata.erofs_format import DIRENT, TYPE_DIRECTORY, TYPE_FIFO, TYPE_REGULAR
+from metadata.erofs_format import DIRENT, TYPE_DIRECTORY, TYPE_FIFO, TYPE_LINK, TYPE_REGULAR
 from metadata.kernel_image_inodes import InodeNumbers, Ints, ranges, starts_of
 from metadata.snapshot_format import Columns
 
@@ -272,11 +273,17 @@ def list_entries(
     children: Children,
     dots: Dots,
     packing: DirentPacking,
+    *,
+    has_links: bool = False,
 ) -> DirentColumns:
     """Return the entries; every directory must have its nid."""
     nids, number = numbers.directory_nids, children.number
     nid = numbers.file_nid(number)
     kind = np.full(len(number), TYPE_REGULAR)
+    if has_links:
+        of_files = ~children.is_directory
+        modes = columns.mode[columns.by_name[number[of_files]]]
+        kind[of_files] = np.where(are_links(modes), TYPE_LINK, TYPE_REGULAR)
     nid[children.is_directory] = nids[number[children.is_directory]]
     kind[children.is_directory] = TYPE_DIRECTORY
     kind[children.is_directory & (number == len(nids) - 1)] = TYPE_FIFO

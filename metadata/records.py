@@ -18,12 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from chunkstore.chunk_format import KIND_TOMBSTONE, Entries
+from chunkstore.chunk_format import KIND_TOMBSTONE, Entries, are_links
 from chunkstore.chunk_id import ChunkId
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import STAMP_BYTES
 
 RECORD_VERSION: Final = 2
+LINK_RECORD_VERSION: Final = 3
+"""The version of a symbolic link's record.
+
+Releases that know no links refuse it, and read all others.
+"""
 _CHECK_BYTES: Final = 8
 NO_CHUNK: Final = bytes(16)
 """The chunk of a directory that no entry describes: it exists because something lies in it."""
@@ -53,9 +58,14 @@ def is_tombstone(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 
 def is_file(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Return which entries are live files: neither tombstones nor directories."""
-    regular: npt.NDArray[np.bool_] = (entries["mode"] & 0o170000) == stat.S_IFREG
-    return ~is_tombstone(entries) & regular
+    """Return which entries are live files, links included: neither tombstones nor directories."""
+    files: npt.NDArray[np.bool_] = (entries["mode"] & 0o170000) != stat.S_IFDIR
+    return ~is_tombstone(entries) & files
+
+
+def record_versions(modes: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
+    """Return the record versions of entries with these modes."""
+    return np.where(are_links(modes), LINK_RECORD_VERSION, RECORD_VERSION).astype(np.uint8)
 
 
 def entry_versions(entries: Entries, generation: int) -> npt.NDArray[np.uint64]:
@@ -104,7 +114,8 @@ def decode_entries(
         return np.zeros(0, ENTRY)
     padded = np.frombuffer(b"".join(values), np.dtype([("entry", ENTRY), ("check", "V8")]))
     entries = padded["entry"]
-    foreign = entries["record_version"] != RECORD_VERSION
+    versions = entries["record_version"]
+    foreign = (versions != RECORD_VERSION) & (versions != LINK_RECORD_VERSION)
     if foreign.any():
         raise _foreign_version(int(entries["record_version"][foreign][0]))
     return entries
@@ -112,7 +123,8 @@ def decode_entries(
 
 def _foreign_version(version: int) -> RecordCorrupt:
     return RecordCorrupt(
-        f"an index record has version {version}; this release reads {RECORD_VERSION}: "
+        f"an index record has version {version}; this release reads {RECORD_VERSION} and "
+        f"{LINK_RECORD_VERSION}: "
         "rebuild it with `dlcmd recover`"
     )
 

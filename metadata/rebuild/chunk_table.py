@@ -20,7 +20,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit
 from metadata.application import chunk_record
-from metadata.records import ENTRY, RECORD_VERSION, ChunkRecord
+from metadata.records import ENTRY, ChunkRecord, record_versions
 
 NOWHERE: Final = np.uint64(2**64 - 1)
 """The place of a directory that no entry describes."""
@@ -100,7 +100,7 @@ class ChunkTable:
         entries["chunk"] = self._ids[numbers]
         entries["placed"] = self._generations[numbers]
         entries["position"] = places - self._places[numbers]
-        entries["record_version"] = RECORD_VERSION
+        entries["record_version"] = record_versions(entries["mode"])
         return entries
 
     def records(self) -> list[tuple[ChunkId, ChunkRecord]]:

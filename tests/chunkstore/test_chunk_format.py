@@ -25,6 +25,7 @@ from chunkstore.chunk_format import (
     ChunkHead,
     DatasetRef,
     Entries,
+    are_links,
     block_counts,
     decode_head,
     decode_preamble,
@@ -61,6 +62,22 @@ def golden_chunk() -> tuple[ChunkByHand, bytes]:
     ]  # fmt: skip
     chunk = ChunkByHand(rows, payload_bytes=11 + len(large), has_versions=True, block_hashes=blocks)
     return chunk, small + large
+
+
+def golden_links() -> tuple[ChunkByHand, bytes]:
+    """Version 2: links that are new, moved and replaced, beside a file and a deleted link."""
+    first, second, data = b"../a/b", b"t" * 4095, b"content"
+    seen = (7, bytes(range(100, 116)), 3)
+    rows = [
+        directory(b"d", mtime_ns=1),
+        Row(b"d/link", mode=0o120777, mtime_ns=-5, length=6, hash=xxhash.xxh3_64_intdigest(first)),
+        Row(b"long", mode=0o120777, offset=6, length=4095, hash=xxhash.xxh3_64_intdigest(second), version=seen),
+        Row(b"gone", kind=DELETION, hash=0, version=seen),
+        Row(b"file", offset=4101, length=7, hash=xxhash.xxh3_64_intdigest(data)),
+    ]  # fmt: skip
+    table = [(7, bytes(range(100, 116)))]
+    chunk = ChunkByHand(rows, payload_bytes=4108, version_table=table, format_version=2)
+    return chunk, first + second + data
 
 
 def golden_by_table() -> tuple[ChunkByHand, bytes]:
@@ -116,6 +133,22 @@ class TestTheLaw:
             assert golden == chunk.head() + payload
             assert plain(decode_head(golden)) == golden_chunk()[0].rows
             assert encoded_again(decode_head(golden)) + payload == by_table
+
+    def test_golden_bytes_of_links(self) -> None:
+        """Changed? Then bump LINK_FORMAT_VERSION, keep reading version 2, and add golden bytes."""
+        golden = (GOLDEN / "chunk_v2.chunk").read_bytes()
+        chunk, payload = golden_links()
+        assert golden == chunk.head() + payload
+        assert plain(decode_head(golden)) == chunk.rows
+        assert decode_preamble(golden).version == 2
+        assert encoded_again(decode_head(golden)) + payload == golden
+
+    def test_a_chunk_without_links_stays_in_version_1(self) -> None:
+        """Releases that know no links read it. A reader takes it in either version."""
+        chunk = replace(golden_by_table()[0], format_version=2)
+        again = encoded_again(decode_head(chunk.head()))
+        assert decode_preamble(again).version == 1
+        assert plain(decode_head(again)) == chunk.rows
 
     def test_versions_by_table_take_six_bytes_an_entry(self) -> None:
         rows = [Row(b"%03d" % n, version=(5 + n % 3, bytes([n % 3]) * 16, n)) for n in range(300)]
@@ -194,6 +227,8 @@ def rows(draw: st.DrawFn) -> list[Row]:
         row = Row(path, kind, mode, mtime, 0, 0, 0, version)
         if kind == KIND_FILE:
             row.offset, row.length, row.hash = at, draw(lengths), draw(u64)
+            if draw(st.booleans()):
+                row.mode, row.length = 0o120777, draw(st.integers(1, 4095))
             at += row.length
         elif kind == KIND_DIRECTORY and draw(st.booleans()):
             row.path = b""
@@ -243,6 +278,7 @@ class TestRoundTrip:
             size,
             version_table=table if carried else None,
             block_hashes=hashes,
+            format_version=2 if any(stat.S_ISLNK(row.mode) for row in rows) else 1,
         )
         assert by_hand.head() == data_bytes
         ranges = [head.entries.block_range(at) for at in range(len(rows))]
@@ -310,9 +346,16 @@ def hostile_row(**fields: object) -> ChunkByHand:
     return hostile(rows=[Row(**fields)])  # type: ignore[arg-type]
 
 
+def hostile_link(**fields: object) -> ChunkByHand:
+    fields = {"path": b"a", "length": 5, "mode": 0o120777} | fields
+    rows = [Row(**fields), Row(b"b")]  # type: ignore[arg-type]
+    return ChunkByHand(rows, payload_bytes=8192, format_version=2)
+
+
 HUGE = (1 << 64) - 1
 HOSTILE: dict[str, Callable[[], ChunkByHand]] = {
-    "another format": lambda: hostile(format_version=2),
+    "another format": lambda: hostile(format_version=3),
+    "format 0": lambda: hostile(format_version=0),
     "header over 64 MiB": lambda: hostile(header_bytes=(64 << 20) + 1),
     "header of 4 GiB": lambda: hostile(header_bytes=(1 << 32) - 1),
     "header longer than there is": lambda: hostile(header_bytes=10_000),
@@ -366,7 +409,15 @@ HOSTILE: dict[str, Callable[[], ChunkByHand]] = {
     "a file that is a directory": lambda: hostile_row(mode=DIR_MODE),
     "a directory that is a file": lambda: hostile_row(kind=DIRECTORY, length=0, hash=0),
     "a device": lambda: hostile_row(mode=0o020666),
-    "a symbolic link": lambda: hostile_row(mode=0o120777),
+    "a symbolic link in version 1": lambda: hostile_row(mode=0o120777),
+    "a link of no bytes": lambda: hostile_link(length=0),
+    "a link of 4,096 bytes": lambda: hostile_link(length=4096),
+    "a link of 2^64 bytes": lambda: hostile_link(length=HUGE),
+    "a link that reaches beyond": lambda: hostile_link(offset=8191, length=2),
+    "a directory that is a link": lambda: hostile_link(kind=DIRECTORY, length=0, hash=0),
+    "a deleted link": lambda: hostile_link(kind=DELETION, length=0, hash=0),
+    "a link without a name": lambda: hostile_link(path=b""),
+    "a device beside a link": lambda: hostile_link(mode=0o020666),
     "a mode without a type": lambda: hostile_row(mode=0o644),
     "a deleted device": lambda: hostile_row(kind=DELETION, mode=0o060600, length=0, hash=0),
     "a file without a name": lambda: hostile_row(path=b""),
@@ -383,6 +434,7 @@ class TestHostile:
 
     def test_the_harmless_one_is_read(self) -> None:
         assert len(decode_head(hostile().head()).entries) == 2
+        assert len(decode_head(hostile_link().head()).entries) == 2
 
     @pytest.mark.parametrize("what", HOSTILE)
     def test_is_corrupt(self, what: str) -> None:
@@ -423,6 +475,7 @@ class TestHostile:
         draw = random.Random(seed)
         originals = [
             golden_chunk()[0],
+            golden_links()[0],
             hostile(),
             ChunkByHand([Row(b"d/%d" % n) for n in range(9)]),
         ]
@@ -442,13 +495,22 @@ class TestHostile:
                     case 3:
                         del header[at : at + draw.randrange(1, 9)]
             try:
-                head = decode_head(with_preamble(bytes(header), bytes(16), chunk.payload_bytes))
+                head = decode_head(
+                    with_preamble(
+                        bytes(header),
+                        bytes(16),
+                        chunk.payload_bytes,
+                        format_version=chunk.format_version,
+                    )
+                )
             except Corrupt:
                 continue
             read += 1
             entries = head.entries
             ends = entries.offset.astype(object) + entries.length.astype(object)
             assert all(end <= head.payload_bytes for end in ends)
+            lengths_of_links = entries.length[are_links(entries.mode)].tolist()
+            assert all(1 <= length <= 4095 for length in lengths_of_links)
             assert len(entries.paths) == len(entries.kind) == len(entries.mode)
             assert entries.block_range(len(entries) - 1).stop == len(entries.block_hash)
         assert read > 100

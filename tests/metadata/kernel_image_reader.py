@@ -17,6 +17,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from chunkstore.link_targets import MAX_TARGET_BYTES
 from chunkstore.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES
 from metadata import erofs_format as erofs
 
@@ -174,7 +175,10 @@ class KernelImageReader:
     def _entry(self, path: bytes, inode: _Inode, kind: int) -> ImageEntry:
         device, offset = -1, -1
         if not stat.S_ISDIR(inode.mode):
-            self._require(stat.S_ISREG(inode.mode), f"nid {inode.nid} has mode {inode.mode:o}")
+            known = stat.S_ISREG(inode.mode) or (
+                stat.S_ISLNK(inode.mode) and 1 <= inode.size <= MAX_TARGET_BYTES
+            )
+            self._require(known, f"nid {inode.nid} has mode {inode.mode:o}")
             self._require(inode.nlink == 1, f"nid {inode.nid} has a wrong link count")
             device, offset = self._place(inode)
         return ImageEntry(
@@ -286,6 +290,8 @@ class KernelImageReader:
             good = stat.S_ISDIR(child.mode) and child.nlink == 2
         elif dirent.type == erofs.TYPE_DIRECTORY:
             good = stat.S_ISDIR(child.mode)
+        elif dirent.type == erofs.TYPE_LINK:
+            good = stat.S_ISLNK(child.mode)
         else:
             good = dirent.type == erofs.TYPE_REGULAR and stat.S_ISREG(child.mode)
         self._require(good, f"nid {child.nid} is not of type {dirent.type}")

@@ -4,7 +4,7 @@ a snapshot must equal."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +121,17 @@ PETS = Tree(
     frozenset([b"empty/inner", b"cat.d"]),
 )
 
+LINKS = Tree(
+    {
+        **PETS.files,
+        b"latest": File(1, 3, 117, 9, 0x5555, 7, 0o120777),
+        b"cat/up": File(2, 2, 64, 4095, 0x6666, -1, 0o120777),
+        b"dog/a": File(4, 0, 0, 1, 0x7777, 8, 0o120777),
+    },
+    PETS.empty_directories,
+)
+"""With symbolic links; one of the chunks holds nothing else."""
+
 components = st.one_of(
     st.sampled_from(
         [b"a", b"b", b"a.b", b"a-", b"A", b"..a", b"\xff", b" ", b"n" * 64, b"n" * 255]
@@ -152,4 +163,6 @@ def trees(draw: st.DrawFn) -> Tree:
         for path, place in zip(wanted, places, strict=True)
         if path not in directories
     }
+    for path in draw(st.lists(st.sampled_from(sorted(files)), max_size=4)) if files else []:
+        files[path] = replace(files[path], length=draw(st.integers(1, 4095)), mode=0o120777)
     return Tree(files, frozenset(empty - set(files)))

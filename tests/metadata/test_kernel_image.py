@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from metadata import kernel_image_directories, kernel_image_file, kernel_image_inodes
 from metadata.blob_layout import BLOCK_BYTES, DEVICE_BLOCKS, BlobLayout
-from metadata.erofs_format import TYPE_DIRECTORY, TYPE_FIFO, TYPE_REGULAR
+from metadata.erofs_format import TYPE_DIRECTORY, TYPE_FIFO, TYPE_LINK, TYPE_REGULAR
 from metadata.errors import KernelImageUnwritable
 from metadata.kernel_image import CONTROL_NAME, write_kernel_image
 from metadata.kernel_image_file import image_name_parts, kernel_image
@@ -30,7 +30,7 @@ from metadata.kernel_image_inodes import ImageOwner
 from metadata.snapshot import Snapshot
 from tests.metadata import snapshot_trees
 from tests.metadata.kernel_image_reader import ImageEntry, KernelImageReader, KernelImageRefused
-from tests.metadata.snapshot_trees import PETS, File, Tree, build, components, trees
+from tests.metadata.snapshot_trees import LINKS, PETS, File, Tree, build, components, trees
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 OWNER = ImageOwner(1000, 100)
@@ -99,7 +99,7 @@ def check_image(
             assert (entry.mode, entry.size) == (file.mode, file.length)
             assert (entry.mtime_ns, entry.nlink) == (file.mtime_ns, 1)
             assert (entry.device, entry.blob_offset) == places.get(path, (-1, -1))
-            assert entry.type == TYPE_REGULAR
+            assert entry.type == (TYPE_LINK if stat.S_ISLNK(file.mode) else TYPE_REGULAR)
     for path in tree.directories & expected - {control_name}:
         entry = found[path]
         assert (entry.mode, entry.mtime_ns, entry.type) == (0o40750, 5, TYPE_DIRECTORY)
@@ -219,9 +219,9 @@ def test_the_bytes_do_not_depend_on_how_much_is_written_at_once(
     assert image_of(tree) == expected
 
 
-def golden_image() -> bytes:
+def golden_image(name: str = "snapshot-v1.snapshot") -> bytes:
     out = io.BytesIO()
-    with Snapshot.open(GOLDEN / "snapshot-v1.snapshot") as snapshot:
+    with Snapshot.open(GOLDEN / name) as snapshot:
         write_kernel_image(snapshot, out, OWNER)
     return out.getvalue()
 
@@ -234,11 +234,19 @@ def test_golden_bytes() -> None:
     check_image(PETS, golden, image_of(PETS)[1])
 
 
+def test_golden_bytes_of_links() -> None:
+    """Changed? Raise WRITER_VERSION and name the file after it."""
+    golden = (GOLDEN / "kernel-image-v1-links.erofs").read_bytes()
+    assert golden_image("snapshot-v2.snapshot") == golden
+    check_image(LINKS, golden, image_of(LINKS)[1])
+
+
 # Damage
 
 
-def test_damaged_images_are_refused_or_read_without_a_crash() -> None:
-    sound = golden_image()
+@pytest.mark.parametrize("name", ["snapshot-v1.snapshot", "snapshot-v2.snapshot"])
+def test_damaged_images_are_refused_or_read_without_a_crash(name: str) -> None:
+    sound = golden_image(name)
     chosen = random.Random(1)
     refused = 0
     for number in range(1500):
@@ -449,7 +457,7 @@ def test_fsck_finds_no_errors(real_image: tuple[Path, list[Path]], tmp_path: Pat
 
 
 def test_fsck_of_small_images(tmp_path: Path) -> None:
-    for tree in (Tree({}), PETS, wide_tree(240, 40)):
+    for tree in (Tree({}), PETS, LINKS, wide_tree(240, 40)):
         image, places = image_of(tree)
         (tmp_path / "small.erofs").write_bytes(image)
         blobs = write_blobs(tree, tmp_path / "small.erofs", places)
@@ -567,6 +575,47 @@ def test_the_kernel_reads_a_file_of_two_chunks(tmp_path: Path) -> None:
                 expected = b"at %d" % offset
                 assert os.pread(file.fileno(), len(expected), offset)[:3] == b"at "
             assert os.pread(file.fileno(), 20, 9 << 40) == (b"at %d" % (9 << 40)).ljust(20, b"\0")
+
+
+def test_the_kernel_reads_and_follows_links(tmp_path: Path) -> None:
+    """Their targets come from the blob, like the content of files."""
+    require_kernel()
+    targets = {
+        b"a/up": b"../file",
+        b"to": b"a",
+        b"long": b"/".join([b"x" * 254] * 16) + b"/yyyyyyyyyyyyyyy",
+    }
+    tree = Tree(
+        {
+            b"file": File(0, 0, 0, 5000),
+            **{
+                path: File(0, at, 8192, len(target), mtime_ns=9, mode=0o120777)
+                for at, (path, target) in enumerate(targets.items(), 1)
+            },
+        }
+    )  # fmt: skip
+    assert max(map(len, targets.values())) == 4095
+    image, places = image_of(tree)
+    path = tmp_path / "links.erofs"
+    path.write_bytes(image)
+    blobs = write_blobs(tree, path, {b"file": places[b"file"]})
+    with open(blobs[0], "r+b") as blob:
+        for name, target in targets.items():
+            os.pwrite(blob.fileno(), target, places[name][1])
+    assert "No errors found" in fsck(path, blobs)
+    with mounted(path, blobs, tmp_path / "mount") as root:
+        content = content_of(b"file", 5000)
+        for name, target in targets.items():
+            assert os.readlink(root + b"/" + name) == target
+            found = os.lstat(root + b"/" + name)
+            assert (found.st_mode, found.st_size) == (0o120777, len(target))
+            assert (found.st_mtime_ns, found.st_nlink) == (9, 1)
+        for name in (b"file", b"a/up", b"to/up"):
+            with open(root + b"/" + name, "rb") as file:
+                assert file.read() == content
+        assert {e.name: e.is_symlink() for e in os.scandir(root)} == {
+            CONTROL_NAME: False, b"a": False, b"file": False, b"long": True, b"to": True
+        }  # fmt: skip
 
 
 def test_the_kernel_shows_an_empty_dataset(tmp_path: Path) -> None:

@@ -34,9 +34,15 @@ from metadata.records import (
     encode_entries,
     is_file,
     is_tombstone,
+    record_versions,
 )
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "records_v2.json").read_text())
+GOLDEN_FOLDER = Path(__file__).parents[1] / "golden"
+GOLDEN = {
+    kind: record
+    for name in ("records_v2.json", "records_v3.json")
+    for kind, record in json.loads((GOLDEN_FOLDER / name).read_text()).items()
+}
 DATASET = DatasetRef("pets", bytes(range(16)))
 CHUNK = ChunkId(bytes(range(100, 116)))
 FILES = keys.files_of(DATASET.id, b"cat")
@@ -55,6 +61,13 @@ def entry(generation: int = 7, deleted: bool = False, placed: int = 8) -> np.nda
     return row
 
 
+def link() -> np.ndarray:
+    row = entry()
+    row["length"], row["mode"] = 6, 0o120777
+    row["record_version"] = record_versions(row["mode"])
+    return row
+
+
 def encoded() -> dict[str, tuple[bytes, bytes, bytes]]:
     """kind -> (key, field, value)."""
     index = MemoryStore()
@@ -65,6 +78,7 @@ def encoded() -> dict[str, tuple[bytes, bytes, bytes]]:
     return {
         "entry": (FILES, b"1.jpg", encode_entries(FILES, [b"1.jpg"], entry())[0]),
         "deletion": (FILES, b"\xff", encode_entries(FILES, [b"\xff"], entry(deleted=True))[0]),
+        "link": (FILES, b"link", encode_entries(FILES, [b"link"], link())[0]),
         "chunk": (CHUNKS, CHUNK.value, RECORD.encode(CHUNKS, CHUNK)),
         "retired chunk": (CHUNKS, CHUNK.value, retired.encode(CHUNKS, CHUNK)),
         "totals": (STATE, keys.TOTALS, TOTALS.encode(STATE, keys.TOTALS)),
@@ -74,7 +88,7 @@ def encoded() -> dict[str, tuple[bytes, bytes, bytes]]:
 
 
 def decode(kind: str, key: bytes, field: bytes, value: bytes) -> object:
-    if kind in ("entry", "deletion"):
+    if kind in ("entry", "deletion", "link"):
         return decode_entries(key, [field], [value])[0]
     if "chunk" in kind:
         return ChunkRecord.decode(key, field, value)
@@ -124,7 +138,7 @@ def test_a_value_of_another_length_or_place_is_refused(kind: str) -> None:
             decode(kind, key[:-1] + b"x", field, value)
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [1, 4])
 @pytest.mark.parametrize("kind", ["entry", "chunk", "totals"])
 def test_another_version_of_a_record_is_refused(kind: str, version: int) -> None:
     key, field, value = encoded()[kind]
@@ -135,6 +149,13 @@ def test_another_version_of_a_record_is_refused(kind: str, version: int) -> None
         sealed = bytes(body) + xxhash.xxh3_64_digest(key + field + bytes(body))
         with pytest.raises(RecordCorrupt, match=r"version.*dlcmd recover"):
             decode(kind, key, field, sealed)
+
+
+def test_the_version_of_a_record_is_that_of_its_kind() -> None:
+    """Releases that know no links read the records of files and directories, and no others."""
+    modes = np.array([0o100644, 0o040755, 0o120777], np.uint16)
+    assert record_versions(modes).tolist() == [2, 2, 3]
+    assert is_file(link()).tolist() == [True]
 
 
 def test_what_is_decoded_is_what_was_encoded() -> None:

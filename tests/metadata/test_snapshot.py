@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,13 +62,24 @@ def test_equals_the_dictionary_it_was_made_of(tree: Tree, strangers: list[bytes]
             assert snapshot.name(inode) == path.rpartition(b"/")[2]
             assert snapshot.lookup(snapshot.parent(inode), snapshot.name(inode)) == inode
             assert snapshot.mode(inode) == file.mode
+            assert snapshot.is_link(inode) == stat.S_ISLNK(file.mode)
             assert snapshot.size(inode) == file.length
             assert snapshot.mtime_ns(inode) == file.mtime_ns
             chunk = ChunkRef(ChunkId(chunk_id(file.chunk)), HEAD_BYTES, PAYLOAD_BYTES)
             assert snapshot.extent(inode) == FileExtent(chunk, file.offset, file.length, file.hash)
+        links = [path for path, file in tree.files.items() if stat.S_ISLNK(file.mode)]
+        assert snapshot.has_links == bool(links)
+        regular = snapshot.regular_files()
+        if regular is None:
+            assert not links
+        else:
+            assert (np.diff(regular.astype(int)) > 0).all()
+            kept = {snapshot.path_of(inode) for inode in regular.tolist()}
+            assert kept == tree.files.keys() - set(links)
         for path in tree.directories:
             inode = inode_of(snapshot, path)
             assert snapshot.is_directory(inode)
+            assert not snapshot.is_link(inode)
             assert snapshot.path_of(inode) == path
             assert snapshot.lookup(snapshot.parent(inode), snapshot.name(inode)) == inode
             assert snapshot.mode(inode) == 0o40750

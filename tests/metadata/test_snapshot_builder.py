@@ -11,7 +11,7 @@ from metadata.listing import DirectoryListing
 from metadata.records import ENTRY
 from metadata.snapshot import ROOT, Snapshot
 from metadata.snapshot_builder import build_snapshot
-from tests.metadata.snapshot_trees import DATASET, PETS, File, Tree, build
+from tests.metadata.snapshot_trees import DATASET, LINKS, PETS, File, Tree, build
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -22,6 +22,20 @@ def test_golden_bytes(tmp_path: Path) -> None:
     path = build(PETS, tmp_path)
     assert path.read_bytes() == golden.read_bytes()
     Snapshot.verify(golden)
+
+
+def test_golden_bytes_of_links(tmp_path: Path) -> None:
+    """Format 2. If this fails, the format has changed: bump its version and add a file."""
+    golden = GOLDEN / "snapshot-v2.snapshot"
+    assert build(LINKS, tmp_path).read_bytes() == golden.read_bytes()
+    Snapshot.verify(golden)
+    with Snapshot.open(golden) as snapshot:
+        assert snapshot.has_links
+        links = [path for path in LINKS.files if snapshot.is_link(snapshot.resolve(path) or 0)]
+        assert links == [b"latest", b"cat/up", b"dog/a"]
+        files = snapshot.regular_files()
+        assert files is not None
+        assert {snapshot.path_of(int(inode)) for inode in files} == set(PETS.files)
 
 
 def test_one_state_gives_one_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from metadata.snapshot_format import (
     encode_header,
     header_bytes,
 )
-from tests.metadata.snapshot_trees import PETS, build
+from tests.metadata.snapshot_trees import PETS, File, Tree, build
 
 
 @pytest.fixture
@@ -124,6 +124,30 @@ def resealed(data: bytes) -> bytes:
     at = encode_header(header).index(header.file_hash)
     body = data[:at] + digest + data[at + 16 : length - 8]
     return body + xxhash.xxh3_64_digest(body) + data[length:]
+
+
+@pytest.mark.parametrize("length", [0, 4096, 1 << 32])
+def test_a_link_of_a_wrong_length_is_refused(tmp_path: Path, length: int) -> None:
+    path = build(Tree({b"b": File(0, 0, 0, length, mode=0o120777)}), tmp_path)
+    with pytest.raises(SnapshotRefused, match="length of a link"):
+        Snapshot.verify(path)
+
+
+def test_a_device_beside_a_link_is_refused(tmp_path: Path) -> None:
+    files = {b"a": File(0, 0), b"b": File(0, 1, 0, 5, mode=0o120777)}
+    data = build(Tree(files), tmp_path).read_bytes()
+    at = decode_header(data[:MAX_HEADER_BYTES], len(data)).sections["mode"][0]
+    broken = data[:at] + (0o020666).to_bytes(2, "little") + data[at + 2 :]
+    assert "mode of a file" in refused(resealed(broken), tmp_path, Snapshot.verify)
+
+
+def test_a_link_in_a_snapshot_of_version_1_is_refused(tmp_path: Path) -> None:
+    data = build(Tree({b"b": File(0, 0, 0, 5, mode=0o120777)}), tmp_path).read_bytes()
+    assert data[8:10] == b"\2\0"
+    broken = data[:8] + b"\1\0" + data[10:]
+    length = header_bytes("pets")
+    broken = broken[: length - 8] + xxhash.xxh3_64_digest(broken[: length - 8]) + data[length:]
+    assert "mode of a file" in refused(resealed(broken), tmp_path, Snapshot.verify)
 
 
 ANYTHING = {"hash", "offset", "mtime_ns", "directory_mtime_ns", "chunk_head_bytes", "chunk_id"}
