@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.progress import Progress
-from dieselfs.cli.local_folder import LocalFolder
+from dieselfs.cli.local_folder import LinkLeadsOutside, LocalDirectory, LocalFolder
 from metadata.errors import PathNotFound
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class Copy:
         """Its name in that directory."""
         return self.target.rpartition("/")[2]
 
+    @property
+    def is_link(self) -> bool:
+        """True if it is a symbolic link, whose content is its target."""
+        return self.entry.kind == "link"
+
 
 class WriteTurns:
     """Permits for threads that write small files: one at first, more while writes are slow.
@@ -85,7 +90,9 @@ class Extraction:
     open_client: Callable[[], Client]
     """Opens a client for one thread."""
     on_failure: Callable[[FileStat, Exception], None]
-    """Called with each file that is damaged or missing in the store; the other files go on."""
+    """Called with each file that is damaged or missing in the store, and each link that is not
+    made; the other files go on.
+    """
     progress: Progress
     jobs: int = 1
     ignore_times: bool = False
@@ -94,6 +101,8 @@ class Extraction:
     bytes: int = 0
     skipped: int = 0
     failed: int = 0
+    outside: int = 0
+    """Symbolic links that were not made, since they may lead out of the folder."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _local: threading.local = field(default_factory=threading.local)
     _turns: WriteTurns = field(init=False)
@@ -166,7 +175,8 @@ class Extraction:
                 skipped = 0
                 for copy in group:
                     entry = copy.entry
-                    if directory.is_same(copy.name, entry.size, entry.mtime_ns):
+                    is_link = copy.is_link
+                    if directory.is_same(copy.name, entry.size, entry.mtime_ns, is_link=is_link):
                         skipped += 1
                     else:
                         yield copy
@@ -180,8 +190,21 @@ class Extraction:
                         return
                     entry = copy.entry
                     content = (next(contents),) if entry.size else ()
+                    if copy.is_link:
+                        self._make_link(directory, copy, content)
+                        continue
                     directory.write_file(copy.name, entry.mode, entry.mtime_ns, content)
                     self._count(files=1, size=entry.size)
+
+    def _make_link(self, directory: LocalDirectory, copy: Copy, content: Iterable[Content]) -> None:
+        target, depth = b"".join(content), copy.target.count("/")
+        try:
+            directory.make_link(copy.name, target, copy.entry.mtime_ns, depth)
+        except LinkLeadsOutside as error:
+            self._count(outside=1)
+            self.on_failure(copy.entry, error)
+        else:
+            self._count(files=1, size=len(target))
 
     def _fetch_one_by_one(self, batch: Iterable[Copy]) -> None:
         """Fetch files that are large, or of which some are damaged or missing."""
@@ -189,26 +212,29 @@ class Extraction:
             if self._is_stopped:
                 return
             try:
-                size = self._fetch_alone(copy)
+                self._fetch_alone(copy)
             except (Corrupt, NotFound, PathNotFound) as error:
                 self._count(failed=1)
                 self.on_failure(copy.entry, error)
-            else:
-                self._count(files=1, size=size)
 
-    def _fetch_alone(self, copy: Copy) -> int:
+    def _fetch_alone(self, copy: Copy) -> None:
         try:
-            return self._stream(copy, copy.entry)
+            self._stream(copy)
         except NotFound:
             now = self._client().stat(copy.entry.path)
-            if now.chunk == copy.entry.chunk:
+            if now.chunk in (copy.entry.chunk, None):
                 raise
-            return self._stream(copy, now)  # a purge has moved it in between
+            self._stream(Copy(now, copy.target))  # a purge has moved it in between
 
-    def _stream(self, copy: Copy, entry: FileStat) -> int:
+    def _stream(self, copy: Copy) -> None:
+        entry = copy.entry
         content = self._client().stream_file(entry) if entry.size else ()
         with self.folder.directory(copy.parent) as directory:
-            return directory.write_file(copy.name, entry.mode, entry.mtime_ns, content)
+            if copy.is_link:
+                self._make_link(directory, copy, content)
+                return
+            size = directory.write_file(copy.name, entry.mode, entry.mtime_ns, content)
+        self._count(files=1, size=size)
 
     def _client(self) -> Client:
         client: Client | None = getattr(self._local, "client", None)
@@ -216,13 +242,16 @@ class Extraction:
             client = self._local.client = self.open_client()
         return client
 
-    def _count(self, files: int = 0, size: int = 0, skipped: int = 0, failed: int = 0) -> None:
+    def _count(
+        self, files: int = 0, size: int = 0, skipped: int = 0, failed: int = 0, outside: int = 0
+    ) -> None:
         with self._lock:
             self.files += files
             self.bytes += size
             self.skipped += skipped
             self.failed += failed
-        self.progress.advance(files + skipped + failed, size)
+            self.outside += outside
+        self.progress.advance(files + skipped + failed + outside, size)
 
 
 def batches(window: Iterable[Copy]) -> Iterator[list[Copy]]:

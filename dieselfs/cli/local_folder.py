@@ -4,7 +4,8 @@ The names in the dataset and the links in the folder cannot change that. Each di
 is opened by its parent's descriptor with O_NOFOLLOW, so that a symbolic link is refused and never
 followed, even if it appears while this runs. A file is written under a temporary name in its
 directory and renamed when it is complete, with mode and mtime set. A link in the place of the file
-is replaced, not followed. Set-id and sticky bits are not restored.
+is replaced, not followed. A symbolic link is made only if it leads nowhere but below the folder
+(`chunkstore.link_targets`). Set-id and sticky bits are not restored.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from chunkstore.link_targets import target_problem
 from dieselfs.errors import LocalFileError
 
 PERMISSIONS: Final = 0o777
@@ -26,6 +28,10 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_C
 _TEMPORARY_PREFIX: Final = f".dlcmd-{os.urandom(8).hex()}-"
 _numbers: Final = itertools.count()
 _REFUSED: Final = frozenset(("", ".", ".."))
+
+
+class LinkLeadsOutside(LocalFileError):
+    """A symbolic link of a dataset may lead out of the folder, and is not made."""
 
 
 class LocalFolder:
@@ -115,15 +121,18 @@ class LocalDirectory:
     def __init__(self, path: Path, fd: int) -> None:
         self._path, self._fd = path, fd
 
-    def is_same(self, name: str, size: int, mtime_ns: int) -> bool:
-        """Return True if a regular file of that size and mtime is here already."""
+    def is_same(self, name: str, size: int, mtime_ns: int, *, is_link: bool = False) -> bool:
+        """Return True if a regular file of that size and mtime is here already.
+
+        With `is_link`, it must be a symbolic link.
+        """
         _require_name(name)
         try:
             found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except OSError:
             return False
         same = (found.st_size, found.st_mtime_ns) == (size, mtime_ns)
-        return same and stat.S_ISREG(found.st_mode)
+        return same and (stat.S_ISLNK if is_link else stat.S_ISREG)(found.st_mode)
 
     def write_file(
         self, name: str, mode: int, mtime_ns: int, content: Iterable[bytes | memoryview]
@@ -156,6 +165,31 @@ class LocalDirectory:
                 raise _explanation(self._path / name, error) from error
             raise
         return size
+
+    def make_link(self, name: str, target: bytes, mtime_ns: int, depth: int) -> None:
+        """Make a symbolic link, in the place of a file or link if there is one.
+
+        `depth` is the number of directories between the folder and the link. Raises
+        `LinkLeadsOutside` for a target that may lead out of the folder.
+        """
+        _require_name(name)
+        problem = target_problem(target, depth)
+        if problem is not None:
+            raise LinkLeadsOutside(
+                f"the symbolic link to {os.fsdecode(target)!r} was not made: {problem}",
+                "get a directory that holds both, if the target is relative",
+            )
+        temporary = f"{_TEMPORARY_PREFIX}{next(_numbers)}"
+        try:
+            os.symlink(target, os.fsencode(temporary), dir_fd=self._fd)
+            os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=self._fd, follow_symlinks=False)
+            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except BaseException as error:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=self._fd)
+            if isinstance(error, OSError):
+                raise _explanation(self._path / name, error) from error
+            raise
 
 
 def _fill(fd: int, content: Iterable[bytes | memoryview]) -> int:

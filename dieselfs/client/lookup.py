@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -16,7 +17,12 @@ from dieselfs.dataset.file_stat import (
     stats_of_listing,
     walk_snapshot,
 )
-from metadata.errors import PathConflict, PathNotFound, RecordCorrupt
+from metadata.errors import (
+    PathConflict,
+    PathIsLink,
+    PathNotFound,
+    RecordCorrupt,
+)
 from metadata.namespace import PathEntry
 from metadata.snapshot import Snapshot
 
@@ -41,7 +47,14 @@ class Lookup(Protocol):
         ...
 
     def extent(self, path: bytes) -> FileExtent:
-        """Return where a file's bytes are; raise `PathConflict` for a directory."""
+        """Return where a file's bytes are.
+
+        Raises `PathConflict` for a directory, and `PathIsLink` for a symbolic link.
+        """
+        ...
+
+    def link_extent(self, path: bytes) -> FileExtent:
+        """Return where a symbolic link's target is; raise `PathConflict` for anything else."""
         ...
 
 
@@ -63,7 +76,7 @@ class IndexLookup:
     def ls(self, path: bytes) -> list[FileStat]:
         """See `Lookup`."""
         found = self.stat(path)
-        return [found] if found.kind == "file" else list(self._children(path))
+        return list(self._children(path)) if found.kind == "directory" else [found]
 
     def walk(self, path: bytes) -> Iterator[FileStat]:
         """See `Lookup`."""
@@ -72,10 +85,16 @@ class IndexLookup:
 
     def extent(self, path: bytes) -> FileExtent:
         """See `Lookup`."""
+        return self._found(path, is_link=False)
+
+    def link_extent(self, path: bytes) -> FileExtent:
+        """See `Lookup`."""
+        return self._found(path, is_link=True)
+
+    def _found(self, path: bytes, *, is_link: bool) -> FileExtent:
         while True:
             entry = self._namespace.stat(path)
-            if entry.is_directory:
-                raise PathConflict(f"is a directory: {decoded(path) or '/'}")
+            _check_kind(path, int(entry.row["mode"]), is_link=is_link)
             try:
                 return self._extent_of(entry)
             except RecordCorrupt:
@@ -92,6 +111,16 @@ class IndexLookup:
         record = self._namespace.chunk(bytes(row["chunk"]))
         chunk = ChunkRef(ChunkId(bytes(row["chunk"])), record.head_bytes, record.payload_bytes)
         return FileExtent(chunk, int(row["offset"]), int(row["length"]), int(row["hash"]))
+
+
+def _check_kind(path: bytes, mode: int, *, is_link: bool) -> None:
+    """Raise unless the mode is a file's, or with `is_link` a symbolic link's."""
+    if stat.S_ISDIR(mode):
+        raise PathConflict(f"is a directory: {decoded(path) or '/'}")
+    if is_link and not stat.S_ISLNK(mode):
+        raise PathConflict(f"is not a symbolic link: {decoded(path)}")
+    if stat.S_ISLNK(mode) and not is_link:
+        raise PathIsLink(f"is a symbolic link, which is not followed: {decoded(path)}")
 
 
 class SnapshotLookup:
@@ -123,11 +152,16 @@ class SnapshotLookup:
         """See `Lookup`."""
         return self.snapshot.extent(self.file_inode(path))
 
-    def file_inode(self, path: bytes) -> int:
-        """Return the number of a file; raise `PathNotFound` and `PathConflict`."""
+    def link_extent(self, path: bytes) -> FileExtent:
+        """See `Lookup`."""
         inode = self._inode(path)
-        if self.snapshot.is_directory(inode):
-            raise PathConflict(f"is a directory: {decoded(path)}")
+        _check_kind(path, self.snapshot.mode(inode), is_link=True)
+        return self.snapshot.extent(inode)
+
+    def file_inode(self, path: bytes) -> int:
+        """Return the number of a file; raise `PathNotFound`, `PathConflict` and `PathIsLink`."""
+        inode = self._inode(path)
+        _check_kind(path, self.snapshot.mode(inode), is_link=False)
         return inode
 
     def file_inodes(self, files: Sequence[DatasetPath] | Inodes) -> Inodes:
@@ -141,10 +175,12 @@ class SnapshotLookup:
             for file in files:
                 as_path(file)  # raises with the reason
             raise
-        if None not in found:
+        if None not in found and not self.snapshot.has_links:
             return found  # type: ignore[return-value]
         return [
-            self.file_inode(encoded(as_path(file))) if inode is None else inode
+            self.file_inode(encoded(as_path(file)))
+            if inode is None or self.snapshot.is_link(inode)
+            else inode
             for file, inode in zip(files, found, strict=True)
         ]
 

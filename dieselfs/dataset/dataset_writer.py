@@ -20,6 +20,7 @@ from chunkstore.chunk_writer import (
 )
 from chunkstore.commit_log import BIRTH_GENERATION
 from chunkstore.group_commit import DurableChunk, GroupCommit
+from chunkstore.link_targets import target_problem
 from chunkstore.stores.object_store import Buffer
 from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset import Dataset
@@ -105,6 +106,25 @@ class DatasetWriter:
         self._parents.check_file(path)
         self._dirty = True
         self._packer.add_file(path, data, mode, mtime_ns)
+
+    def put_link(self, path: bytes, target: bytes, mtime_ns: int | None = None) -> None:
+        """Pack one symbolic link.
+
+        Raises `UsageError` for a target that may lead out of the dataset, and as `put` does.
+        """
+        self._check_process()
+        problem = target_problem(target, path.count(b"/"))
+        if problem is not None:
+            raise UsageError(
+                f"{os.fsdecode(path)}: {problem}",
+                "give a target relative to the link's directory, with `..` in front only",
+            )
+        if mtime_ns is None:
+            mtime_ns = time.time_ns()
+        _check_attributes(path, 0, mtime_ns)
+        self._parents.check_file(path)
+        self._dirty = True
+        self._packer.add_link(path, target, mtime_ns)
 
     def put_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
         """Set a directory's attributes and create it if necessary; b'' is the root.

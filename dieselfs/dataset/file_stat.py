@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from chunkstore.chunk_id import ChunkId
 from metadata.listing import DirectoryListing
 from metadata.snapshot import Snapshot
 
+_KINDS: Final = {stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
@@ -21,7 +24,7 @@ class FileStat:
 
     path: str
     kind: str
-    """`file` or `directory`."""
+    """`file`, `directory` or `link`; the content of a symbolic link is its target."""
     size: int
     mode: int
     """The st_mode with type bits."""
@@ -34,6 +37,10 @@ class FileStat:
     """The commit that gave the path this content; 0 when read from a snapshot."""
 
 
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "file")
+
+
 def joined(directory: bytes, name: bytes) -> bytes:
     """Return the path of `name` below a directory; the root's path is empty."""
     return directory + b"/" + name if directory else name
@@ -44,7 +51,7 @@ def stat_of_row(path: bytes, row: np.void) -> FileStat:
     directory = stat.S_ISDIR(int(row["mode"]))
     return FileStat(
         path=os.fsdecode(path),
-        kind="directory" if directory else "file",
+        kind=_kind(int(row["mode"])),
         size=int(row["length"]),
         mode=int(row["mode"]),
         mtime_ns=int(row["mtime_ns"]),
@@ -61,7 +68,7 @@ def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
     extent = None if directory else snapshot.extent(inode)
     return FileStat(
         path=os.fsdecode(snapshot.path_of(inode)),
-        kind="directory" if directory else "file",
+        kind="directory" if directory else _kind(snapshot.mode(inode)),
         size=0 if extent is None else extent.length,
         mode=snapshot.mode(inode),
         mtime_ns=snapshot.mtime_ns(inode),
@@ -91,7 +98,7 @@ def _stats(
             chunks[chunk] = str(ChunkId(chunk))
         yield FileStat(
             above + os.fsdecode(name),
-            "directory" if is_directory else "file",
+            _kind(mode),
             length,
             mode,
             mtime_ns,

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from chunkstore.chunk_format import are_links
 from dieselfs.errors import UsageError
 from dieselfs.prefetch.announcement import mount_above, mount_document
 from metadata.snapshot import Snapshot
@@ -195,8 +196,20 @@ def _inodes_of(
                 f"{snapshot.dataset.name}",
                 "the dataset object may be older than this snapshot of the mount: create it again",
             )
+        _refuse_links(snapshot, inodes)
         found.append(inodes)
     return np.concatenate(found)
+
+
+def _refuse_links(snapshot: Snapshot, inodes: npt.NDArray[np.int64]) -> None:
+    if snapshot.has_links:
+        links = inodes[are_links(snapshot.columns.mode[inodes])]
+        if len(links):
+            path = os.fsdecode(snapshot.path_of(int(links[0])))
+            raise UsageError(
+                f"{path} is a symbolic link, and an epoch reads every file once",
+                "leave links out of the samples; what they lead to may be a sample itself",
+            )
 
 
 def _prefix_of(path: str, root: str | os.PathLike[str] | None) -> tuple[str, str]:

@@ -19,6 +19,7 @@ class Present(NamedTuple):
 
     size: int
     mode: int
+    """The st_mode with type bits."""
     mtime_ns: int
     row: np.void
     """`metadata.records.ENTRY`; the fields that few puts need are read when they are asked for."""
@@ -43,7 +44,7 @@ class Present(NamedTuple):
 
         With `checksum`, mtimes do not count, and equal attributes say nothing about the content.
         """
-        if (self.size, self.mode) != (status.st_size, status.st_mode & 0o7777):
+        if (self.size, self.mode) != (status.st_size, status.st_mode):
             return False
         return checksum or self.mtime_ns == status.st_mtime_ns
 
@@ -58,7 +59,7 @@ def present_files(namespace: Namespace, batch: EntryBatch) -> dict[bytes, Presen
     return {
         name: Present(
             int(row["length"]),
-            int(row["mode"]) & 0o7777,
+            int(row["mode"]),
             int(row["mtime_ns"]),
             row,
         )
@@ -67,8 +68,10 @@ def present_files(namespace: Namespace, batch: EntryBatch) -> dict[bytes, Presen
     }
 
 
-def hash_of_file(disk_path: bytes) -> int:
-    """Return the xxh3_64 of a file's content."""
+def hash_of_file(disk_path: bytes, *, is_link: bool = False) -> int:
+    """Return the xxh3_64 of a file's content; that of a link is its target."""
+    if is_link:
+        return xxhash.xxh3_64_intdigest(os.readlink(disk_path))
     whole = xxhash.xxh3_64()
     with open(disk_path, "rb", buffering=0) as file:
         while part := file.read(_PART_BYTES):

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from chunkstore.counted import counted
 from chunkstore.errors import BadSource
+from chunkstore.link_targets import target_problem
 from chunkstore.paths import ancestors
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.dataset.file_stat import joined
 from dieselfs.errors import Refused
 from dieselfs.packing.put_request import PackRequest
-from dieselfs.packing.source_tree import SourceTree
+from dieselfs.packing.source_tree import LinkRule, SourceTree
 from metadata.errors import PathNotFound
 from metadata.listing import DirectoryListing
 from metadata.namespace import Namespace, PathEntry
@@ -82,7 +83,7 @@ def delete_entries(dataset: Dataset, entries: Sequence[PathEntry], generation: i
 
 def _tops(sources: Sequence[SourceTree]) -> Iterator[bytes]:
     """Yield the targets of directories that are in no other such target."""
-    targets = {source.target for source in sources if os.path.isdir(source.disk_path)}
+    targets = {source.target for source in sources if source.is_directory()}
     for target in sorted(targets):
         above = {b"", *ancestors(target)} if target else set()
         if not above & targets:
@@ -152,13 +153,13 @@ class _Plan:
         for source in self._sources:
             below = _below(directory, source.target)
             if below is not None:
-                names = _names(os.path.join(source.disk_path, below), source.skip_links)
+                names = _names(source, below)
                 found.update(names if not found else {**names, **_known(found)})
             else:
                 beyond = _below(source.target, directory)
                 if beyond:
                     name, slash, _ = beyond.partition(b"/")
-                    found[name] = bool(slash) or os.path.isdir(source.disk_path)
+                    found[name] = True if slash else _is_directory_source(source)
         return found
 
     def _takes(self, path: bytes) -> bool:
@@ -187,21 +188,36 @@ def _known(found: dict[bytes, bool | None]) -> dict[bytes, bool | None]:
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def _names(disk_directory: bytes, skip_links: bool) -> dict[bytes, bool | None]:
+def _is_directory_source(source: SourceTree) -> bool | None:
+    if source.links in ("keep", "skip") and os.path.islink(source.disk_path):
+        return _is_directory_link(source.disk_path, source.links, 0)
+    return os.path.isdir(source.disk_path)
+
+
+def _names(source: SourceTree, below: bytes) -> dict[bytes, bool | None]:
+    if not source.is_directory():
+        return {}
+    disk_directory = os.path.join(source.disk_path, below)
+    depth = below.count(b"/") + 1 if below else 0
     try:
         with os.scandir(disk_directory) as entries:
-            return {
-                entry.name: None if skip_links and entry.is_symlink() else _is_directory(entry)
-                for entry in entries
-            }
+            return {entry.name: _is_directory(entry, source.links, depth) for entry in entries}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise BadSource(f"{os.fsdecode(disk_directory)}: {error.strerror}") from error
 
 
-def _is_directory(entry: os.DirEntry[bytes]) -> bool:
+def _is_directory(entry: os.DirEntry[bytes], links: LinkRule, depth: int) -> bool | None:
+    if links in ("keep", "skip") and entry.is_symlink():
+        return _is_directory_link(entry.path, links, depth)
     try:
         return entry.is_dir()
     except OSError:  # a circle of links, which the filters leave out
         return False
+
+
+def _is_directory_link(path: bytes, links: LinkRule, depth: int) -> bool | None:
+    """Return False for a link that is put as a link, None for one that is left out."""
+    is_kept = links == "keep" and target_problem(os.readlink(path), depth) is None
+    return False if is_kept else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chunkstore.errors import BadSource
 from dieselfs.dataset.dataset import Dataset
@@ -34,6 +34,8 @@ class Forecast:
     """Files that the dataset has and the sources do not, if the request deletes them."""
     bytes: int = 0
     """The size of the files that would be put."""
+    outside: list[str] = field(default_factory=list)
+    """Reasons why links that should be kept would be left out."""
     chunks: int = 0
     """Chunks for them at the target size; larger files have one each."""
 
@@ -49,10 +51,11 @@ def forecast(request: PackRequest, dataset: Dataset | None) -> Forecast:
     Costs one stat a file, and reads both contents if the request compares them. Raises
     `BadSources`, `PathConflict` and `Refused` as the put would.
     """
-    preflight(request.sources, PackProgress())
+    progress = PackProgress()
+    preflight(request.sources, progress)
     if dataset is not None:
         dataset.check_writable()
-    found = Forecast()
+    found = Forecast(outside=progress.outside)
     if dataset is not None and request.delete:
         found.deleted = planned_deletions(dataset.namespace, request).files
     small_bytes = 0
@@ -97,7 +100,8 @@ def _compared(
             damaged = copies.damaged(there) if copies is not None else set()
             for name in batch.names:
                 disk_path = os.path.join(batch.disk_directory, name)
-                yield disk_path, _status(disk_path), there.get(name), name in damaged
+                status = _status(disk_path, is_link=name in batch.links)
+                yield disk_path, status, there.get(name), name in damaged
 
 
 def _check_paths(batch: EntryBatch, parents: ParentDirectories) -> None:
@@ -116,16 +120,18 @@ def _is_equal(
     if not checksum:
         return True
     try:
-        return hash_of_file(disk_path) == present.hash
+        is_link = stat.S_ISLNK(status.st_mode)
+        return hash_of_file(disk_path, is_link=is_link) == present.hash
     except OSError as error:
         raise BadSource(f"{os.fsdecode(disk_path)}: {error.strerror}") from error
 
 
-def _status(disk_path: bytes) -> os.stat_result:
+def _status(disk_path: bytes, *, is_link: bool) -> os.stat_result:
     try:
-        status = os.stat(disk_path)
+        status = os.stat(disk_path, follow_symlinks=not is_link)
     except OSError as error:
         raise BadSource(f"{os.fsdecode(disk_path)}: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise BadSource(f"{os.fsdecode(disk_path)} is no longer a file")
+    if not (stat.S_ISLNK if is_link else stat.S_ISREG)(status.st_mode):
+        what = "symbolic link" if is_link else "file"
+        raise BadSource(f"{os.fsdecode(disk_path)} is no longer a {what}")
     return status

@@ -12,7 +12,13 @@ from dieselfs.packing.put_request import (
     PackProgress,
     batches_of_source,
 )
-from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree, refusal_of
+from dieselfs.packing.source_tree import (
+    EntryBatch,
+    LinkRule,
+    SkippedEntries,
+    SourceTree,
+    refusal_of,
+)
 
 _BATCH_FILES = 4096
 
@@ -55,7 +61,7 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
             continue
         for batch in batches_of_source(source, skipped, _BATCH_FILES):
             if isinstance(source, FileList):
-                skipped.unreadable.extend(_unreadable(batch, source.follow_links))
+                skipped.unreadable.extend(_unreadable(batch, source.links))
             elif not is_root:
                 skipped.unreadable.extend(_without_access(batch))
             _check_lengths(batch)
@@ -63,6 +69,7 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
         if not skipped.unreadable:
             _check_paths_in(source)
     progress.special, progress.links = skipped.special, skipped.links
+    progress.outside = skipped.outside
     if skipped.unreadable:
         raise BadSources(skipped.unreadable)
     progress.walked = True
@@ -83,7 +90,7 @@ def _without_access(batch: EntryBatch) -> Iterator[str]:
         return
     try:
         for name in batch.names:
-            if not os.access(name, os.R_OK, dir_fd=folder):
+            if name not in batch.links and not os.access(name, os.R_OK, dir_fd=folder):
                 yield _no_access(os.path.join(batch.disk_directory, name))
     finally:
         os.close(folder)
@@ -95,10 +102,12 @@ def _no_access(path: bytes) -> str:
     return f"{os.fsdecode(path)}: {reason}"
 
 
-def _unreadable(batch: EntryBatch, follow_links: bool) -> Iterator[str]:
+def _unreadable(batch: EntryBatch, links: LinkRule) -> Iterator[str]:
     for name in batch.names:
+        if name in batch.links:
+            continue
         path = os.path.join(batch.disk_directory, name)
-        if not follow_links and os.path.islink(path):
+        if links == "refuse" and os.path.islink(path):
             yield f"{os.fsdecode(path)} is a symbolic link (refused by --no-follow)"
         elif not os.access(path, os.R_OK):
             yield _no_access(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -13,8 +13,10 @@ from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
 from dieselfs.packing.source_tree import (
     BATCH_FILES,
     EntryBatch,
+    LinkRule,
     SkippedEntries,
     SourceTree,
+    is_kept,
     listed_batches,
 )
 from dieselfs.snapshots.put_snapshots import PutSnapshot
@@ -34,8 +36,7 @@ class FileList:
     base: bytes
     target: bytes
     paths: Sequence[bytes]
-    follow_links: bool = True
-    skip_links: bool = False
+    links: LinkRule = "follow"
 
 
 class Beside(StrEnum):
@@ -103,6 +104,8 @@ class PackProgress:
     """Sockets, pipes and devices, which are left out."""
     links: list[bytes] = field(default_factory=list)
     """Symbolic links that the request leaves out."""
+    outside: list[str] = field(default_factory=list)
+    """Reasons why links that should be kept are left out: they may lead out of their source."""
     stopping: bool = False
     """The user has interrupted the put, and what is stored is being committed."""
     snapshot: PutSnapshot | None = None
@@ -137,14 +140,23 @@ def batches_of_source(
 ) -> Iterator[EntryBatch]:
     """Yield all files of one source, in batches."""
     if isinstance(source, FileList):
-        paths = _without_links(source, skipped) if source.skip_links else source.paths
-        return listed_batches(source.base, source.target, paths, batch_files)
+        paths, links = _listed(source, skipped)
+        return listed_batches(source.base, source.target, paths, batch_files, links=links)
     return source.batches(skipped, batch_files)
 
 
-def _without_links(source: FileList, skipped: SkippedEntries) -> Iterator[bytes]:
+def _listed(source: FileList, skipped: SkippedEntries) -> tuple[Sequence[bytes], Set[bytes]]:
+    """Return the paths to put, and those of them that are put as links."""
+    if source.links not in ("keep", "skip"):
+        return source.paths, frozenset()
+    paths, links = [], set()
     for path in source.paths:
-        if os.path.islink(os.path.join(source.base, path)):
+        disk_path = os.path.join(source.base, path)
+        if not os.path.islink(disk_path):
+            paths.append(path)
+        elif source.links == "skip":
             skipped.links.append(path)
-        else:
-            yield path
+        elif is_kept(disk_path, path.count(b"/"), skipped):
+            paths.append(path)
+            links.add(path)
+    return paths, links

@@ -11,11 +11,20 @@ import errno
 import os
 import random
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Literal
 
+from chunkstore.link_targets import target_problem
 from dieselfs.dataset.path_filter import PathFilter
+
+LinkRule = Literal["follow", "keep", "skip", "refuse"]
+"""What becomes of symbolic links.
+
+follow: what they lead to is taken under their names. keep: they are put as links, except those that
+lead out of their source, which are left out. skip: all are left out. refuse: any prevents the put.
+"""
 
 BATCH_FILES = 32
 _MIXED_BATCHES = 8192
@@ -43,6 +52,10 @@ class EntryBatch:
     """(mode, mtime in ns) of the directory, to be put with this batch."""
     renamed: bytes | None = None
     """The name in the dataset of the only file, where it differs from the one on disk."""
+    links: frozenset[bytes] = frozenset()
+    """The names that are symbolic links, to be put as links."""
+    depth: int = 0
+    """The number of directories between the top of the source and these files."""
 
 
 @dataclass(slots=True)
@@ -56,6 +69,8 @@ class SkippedEntries:
     """Sockets, pipes and devices, which are left out."""
     links: list[bytes] = field(default_factory=list)
     """Symbolic links that the request leaves out."""
+    outside: list[str] = field(default_factory=list)
+    """Reasons why links that should be kept are left out, each with a path."""
     unreadable: list[str] = field(default_factory=list)
     """Reasons, each with a path; they prevent the put."""
 
@@ -68,10 +83,7 @@ class SourceTree:
     target: bytes
     """The path in the dataset of the directory (or of the file) itself."""
     filters: PathFilter = field(default_factory=PathFilter)
-    follow_links: bool = True
-    """Take what symbolic links lead to; if not, they are refused."""
-    skip_links: bool = False
-    """Leave out symbolic links."""
+    links: LinkRule = "follow"
     by_path: bool = False
     """Sort names and directories, instead of the disk's order."""
 
@@ -84,14 +96,17 @@ class SourceTree:
         """
         if self._is_left_out():
             return
-        if self._is_skipped_link():
+        is_link = self.links in ("keep", "skip") and os.path.islink(self.disk_path)
+        if is_link and self.links == "skip":
             skipped.links.append(self.disk_path)
+            return
+        if is_link and not is_kept(self.disk_path, 0, skipped):
             return
         if (refusal := self.refusal()) is not None:
             skipped.unreadable.append(refusal)
             return
         try:
-            status = os.stat(self.disk_path)
+            status = os.stat(self.disk_path, follow_symlinks=not is_link)
         except OSError as error:  # it has just vanished
             skipped.unreadable.append(_reason(self.disk_path, error))
             return
@@ -99,50 +114,57 @@ class SourceTree:
             disk_directory, name = os.path.split(self.disk_path)
             directory, target_name = os.path.split(self.target)
             renamed = target_name if target_name != name else None
-            yield EntryBatch(disk_directory or b".", directory, [name], renamed=renamed)
+            links = frozenset([name]) if is_link else frozenset()
+            yield EntryBatch(disk_directory or b".", directory, [name], None, renamed, links)
             return
         pending = [(self.disk_path, self.target, frozenset([(status.st_dev, status.st_ino)]))]
         while pending:
             disk_path, target, above = pending.pop()
-            names, folders = self._read(disk_path, target, above, skipped)
-            attributes = _attributes(disk_path)
+            names, links, folders = self._read(disk_path, target, above, skipped)
+            attributes, depth = _attributes(disk_path), self._depth(target)
             for at in range(0, max(len(names), 1), batch_files):
+                some = names[at : at + batch_files]
                 yield EntryBatch(
-                    disk_path, target, names[at : at + batch_files], attributes if at == 0 else None
+                    disk_path,
+                    target,
+                    some,
+                    attributes if at == 0 else None,
+                    links=links.intersection(some) if links else links,
+                    depth=depth,
                 )
             pending.extend(reversed(folders))
 
     def refusal(self) -> str | None:
         """Return why the source itself cannot be put, None if it can or is left out."""
-        if self._is_left_out() or self._is_skipped_link():
+        if self._is_left_out():
             return None
-        if not self.follow_links and os.path.islink(self.disk_path):
-            return _refused_link(self.disk_path)
+        if self.links != "follow" and os.path.islink(self.disk_path):
+            return _refused_link(self.disk_path) if self.links == "refuse" else None
         return refusal_of(self.disk_path)
 
-    def _is_skipped_link(self) -> bool:
-        return self.skip_links and os.path.islink(self.disk_path)
+    def is_directory(self) -> bool:
+        """Return True if the source is a directory, or a link to one that is followed."""
+        is_link = self.links != "follow" and os.path.islink(self.disk_path)
+        return os.path.isdir(self.disk_path) and not is_link
 
     def _is_left_out(self) -> bool:
         """Return True if the filters leave out the source, which is no directory."""
-        if not self.filters:
-            return False
-        is_link = os.path.islink(self.disk_path)
-        follows = self.follow_links and not self.skip_links
-        if os.path.isdir(self.disk_path) and (follows or not is_link):
+        if not self.filters or self.is_directory():
             return False
         return not self.filters.takes(os.fsdecode(os.path.basename(self.disk_path)))
 
     def _read(
         self, disk_path: bytes, target: bytes, above: _Above, skipped: SkippedEntries
-    ) -> tuple[list[bytes], list[_Folder]]:
+    ) -> tuple[list[bytes], frozenset[bytes], list[_Folder]]:
+        """Return the names of the files, those of them that are links to be kept, and folders."""
         names: list[bytes] = []
+        links: list[bytes] = []
         folders: list[_Folder] = []
         try:
             entries = os.scandir(disk_path)
         except OSError as error:
             skipped.unreadable.append(_reason(disk_path, error))
-            return names, folders
+            return names, frozenset(), folders
         with entries:
             found = _until_failure(entries, disk_path, skipped)
             for entry in sorted(found, key=lambda entry: entry.name) if self.by_path else found:
@@ -153,12 +175,10 @@ class SourceTree:
                         continue
                     wanted = self.filters.takes(below)
                 try:
-                    if self.skip_links and entry.is_symlink():
-                        if wanted:
-                            skipped.links.append(entry.path)
-                    elif entry.is_symlink() and not self.follow_links:
-                        if wanted:
-                            skipped.unreadable.append(_refused_link(entry.path))
+                    if self.links != "follow" and entry.is_symlink():
+                        if wanted and self._keeps(entry, target, skipped):
+                            names.append(entry.name)
+                            links.append(entry.name)
                     elif entry.is_file():
                         if wanted:
                             names.append(entry.name)
@@ -170,7 +190,22 @@ class SourceTree:
                 except OSError as error:
                     if wanted or error.errno not in _NOWHERE:
                         skipped.unreadable.append(_reason(entry.path, error))
-        return names, folders
+        return names, frozenset(links), folders
+
+    def _keeps(self, entry: os.DirEntry[bytes], target: bytes, skipped: SkippedEntries) -> bool:
+        """Return True if a link is put as a link; note it otherwise."""
+        if self.links == "keep":
+            return is_kept(entry.path, self._depth(target), skipped)
+        if self.links == "skip":
+            skipped.links.append(entry.path)
+        else:
+            skipped.unreadable.append(_refused_link(entry.path))
+        return False
+
+    def _depth(self, target: bytes) -> int:
+        """Return the number of directories between the top and a directory's content."""
+        below = target[len(self.target) :].strip(b"/")
+        return below.count(b"/") + 1 if below else 0
 
     def _folder(self, entry: os.DirEntry[bytes], target: bytes, above: _Above) -> _Folder:
         below = target + b"/" + entry.name if target else entry.name
@@ -200,16 +235,44 @@ def _until_failure(
         skipped.unreadable.append(_reason(disk_path, error))
 
 
+def is_kept(link: bytes, depth: int, skipped: SkippedEntries) -> bool:
+    """Return True if a symbolic link leads nowhere but below its source; note it otherwise.
+
+    `depth` is the number of directories between the top of the source and the link. Raises
+    `OSError`.
+    """
+    problem = target_problem(os.readlink(link), depth)
+    if problem is not None:
+        skipped.outside.append(outside_link(link, problem))
+    return problem is None
+
+
+def outside_link(path: bytes, problem: str) -> str:
+    """Return why a symbolic link is not kept."""
+    return f"{os.fsdecode(path)}: {problem}"
+
+
 def listed_batches(
-    base: bytes, target: bytes, paths: Iterable[bytes], batch_files: int = BATCH_FILES
+    base: bytes,
+    target: bytes,
+    paths: Iterable[bytes],
+    batch_files: int = BATCH_FILES,
+    *,
+    links: Container[bytes] = (),
 ) -> Iterator[EntryBatch]:
-    """Yield batches of files named one by one, relative to `base`, in the order given."""
+    """Yield batches of files named one by one, relative to `base`, in the order given.
+
+    `links` has those of the paths that are put as links.
+    """
     for directory, group in groupby(paths, os.path.dirname):
         names = [os.path.basename(path) for path in group]
         disk_directory = os.path.join(base, directory) if directory else base
         inside = b"/".join(part for part in (target, directory.strip(b"/")) if part)
+        depth = len(directory.split(b"/")) if directory else 0
         for at in range(0, len(names), batch_files):
-            yield EntryBatch(disk_directory, inside, names[at : at + batch_files])
+            some = names[at : at + batch_files]
+            found = frozenset(name for name in some if os.path.join(directory, name) in links)
+            yield EntryBatch(disk_directory, inside, some, links=found, depth=depth)
 
 
 def mixed(batches: Iterable[EntryBatch], seed: int) -> Iterator[EntryBatch]:

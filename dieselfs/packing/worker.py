@@ -25,12 +25,13 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
 from chunkstore.errors import BadSource
+from chunkstore.link_targets import target_problem
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset_writer import MAX_MTIME_NS, MIN_MTIME_NS
 from dieselfs.dataset.parent_directories import ParentDirectories
 from dieselfs.packing.comparison import Present, present_files
-from dieselfs.packing.source_tree import EntryBatch
+from dieselfs.packing.source_tree import EntryBatch, outside_link
 from dieselfs.packing.stored_copies import StoredCopies
 from metadata.errors import PathNotFound
 from metadata.kv.key_value_store import KeyValueStore
@@ -221,7 +222,8 @@ class _Worker:
                     if self._parents is not None:
                         self._parents.check_file(target)
                     known = None if name in damaged else present.get(name)
-                    is_packed = self._pack_file(folder, name, target, known, batch)
+                    pack = self._pack_link if name in batch.links else self._pack_file
+                    is_packed = pack(folder, name, target, known, batch)
                     unchanged += not is_packed
                     repaired += name in damaged
                 except OSError as error:
@@ -266,6 +268,25 @@ class _Worker:
         if same and xxhash.xxh3_64_intdigest(data) == same.hash:
             return False
         self._writer.add_file(target, data, mode, status.st_mtime_ns)
+        return True
+
+    def _pack_link(
+        self, folder: int, name: bytes, target: bytes, present: Present | None, batch: EntryBatch
+    ) -> bool:
+        """Read and pack one symbolic link; False if the dataset has it unchanged."""
+        disk_path = os.path.join(batch.disk_directory, name)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISLNK(status.st_mode):
+            raise BadSource(f"{os.fsdecode(disk_path)} is no longer a symbolic link")
+        _check_mtime(disk_path, status.st_mtime_ns)
+        leads_to = os.readlink(name, dir_fd=folder)
+        if (problem := target_problem(leads_to, batch.depth)) is not None:
+            raise BadSource(outside_link(disk_path, problem))
+        by_content = self._packing.checksum
+        same = present if present and present.may_equal(status, checksum=by_content) else None
+        if same and (not by_content or xxhash.xxh3_64_intdigest(leads_to) == same.hash):
+            return False
+        self._writer.add_link(target, leads_to, status.st_mtime_ns)
         return True
 
     def _until_stopped(self, parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _IN_CLOSE_NOWRITE: Final = 0x10
+_IN_DONT_FOLLOW: Final = 0x02000000
 _IN_ONESHOT: Final = 0x80000000
 _IN_Q_OVERFLOW: Final = 0x4000
 _EVENT: Final = struct.Struct("=iIII")
@@ -58,7 +59,7 @@ class CloseEvents:
 
         False if it cannot be watched, or is watched with another position.
         """
-        mask = _IN_CLOSE_NOWRITE | _IN_ONESHOT
+        mask = _IN_CLOSE_NOWRITE | _IN_ONESHOT | _IN_DONT_FOLLOW
         with self._lock:
             if not self._is_open:
                 return False

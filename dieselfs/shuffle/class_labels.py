@@ -15,6 +15,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from chunkstore.chunk_format import are_links
 from dieselfs.errors import UsageError
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
@@ -48,7 +49,7 @@ def class_folder_labels(
     top = _first_below(parent, base)
     inside = (top == base) | (parent[top] == base)
     label = top if rule == "top" else np.arange(len(parent))
-    return np.where(inside, label, NOT_READ)[snapshot.columns.parent]
+    return _without_links(snapshot, np.where(inside, label, NOT_READ)[snapshot.columns.parent])
 
 
 def labels_by_path(snapshot: Snapshot, label: Callable[[bytes], Hashable | None]) -> Labels:
@@ -64,6 +65,13 @@ def labels_by_path(snapshot: Snapshot, label: Callable[[bytes], Hashable | None]
         for inode, path in zip(inodes, paths, strict=True):
             found = label(path)
             labels[inode] = NOT_READ if found is None else number.setdefault(found, len(number))
+    return _without_links(snapshot, labels)
+
+
+def _without_links(snapshot: Snapshot, labels: Labels) -> Labels:
+    """Mark symbolic links, which no order has, as not read."""
+    if snapshot.has_links:
+        labels[are_links(snapshot.columns.mode)] = NOT_READ
     return labels
 
 

@@ -35,6 +35,7 @@ class ListedOrder:
             chosen.group_size,
             chosen.rank,
             chosen.world_size,
+            files=self.snapshot.regular_files(),
         )
 
 

@@ -31,7 +31,7 @@ class ChangeKind(StrEnum):
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
-    """A file of another hash or length."""
+    """A file of another hash or length, or a symbolic link in the place of a file."""
     ATTRIBUTES = "attributes"
     """Another mode or modification time, and nothing else.
 
@@ -142,6 +142,7 @@ def _file_change(before: Snapshot, after: Snapshot, path: bytes, old: int, new: 
         return Change(path, ChangeKind.REMOVED, False, old, None)
     was, now = before.columns, after.columns
     same = was.hash[old] == now.hash[new] and was.length[old] == now.length[new]
+    same = same and before.is_link(old) == after.is_link(new)
     kind = ChangeKind.ATTRIBUTES if same else ChangeKind.CHANGED
     return Change(path, kind, False, old, new)
 

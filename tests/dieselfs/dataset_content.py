@@ -21,15 +21,20 @@ class Node:
     """None for a directory."""
 
 
-def tree_of(top: Path) -> dict[bytes, Node]:
-    """A tree on disk by path below `top`, which is b'' itself; links are followed."""
-    found = {}
-    for folder, _, names in os.walk(os.fsencode(top), followlinks=True):
-        for name in [b"", *names]:
+def tree_of(top: Path, *, follow: bool = True) -> dict[bytes, Node]:
+    """A tree on disk by path below `top`, which is b'' itself.
+
+    Links are followed, or their data is their target.
+    """
+    found: dict[bytes, Node] = {}
+    for folder, below, names in os.walk(os.fsencode(top), followlinks=follow):
+        for name in [b"", *names, *below]:
             path = os.path.join(folder, name).rstrip(b"/")
-            status = os.stat(path)
+            status = os.stat(path, follow_symlinks=follow)
             relative = os.path.relpath(path, os.fsencode(top))
-            if stat.S_ISDIR(status.st_mode):
+            if stat.S_ISLNK(status.st_mode):
+                data: bytes | None = os.readlink(path)
+            elif stat.S_ISDIR(status.st_mode):
                 data = None
             else:
                 data = Path(os.fsdecode(path)).read_bytes()

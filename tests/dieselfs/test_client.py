@@ -20,6 +20,7 @@ from dieselfs.errors import UsageError
 from metadata.errors import (
     DatasetNotFound,
     PathConflict,
+    PathIsLink,
     PathNotFound,
     SnapshotRefused,
     SnapshotStale,
@@ -72,6 +73,55 @@ class CountingStore(MemoryObjectStore):
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
     return Places(tmp_path / "snapshots")
+
+
+def test_links_say_where_they_lead(places: Places) -> None:
+    with places.client() as client:
+        client.put(b"data", "run/5/f", mtime_ns=1)
+        client.put_link("run/5", "latest", mtime_ns=2)
+        client.put_link("../../latest/f", b"run/5/\xff", mtime_ns=3)
+        client.flush()
+        for way in ("index", "snapshot", "memory"):
+            if way == "snapshot":
+                client.load_meta(client.save_meta())
+            found = client.stat("latest")
+            assert (found.kind, found.size, found.mode, found.mtime_ns) == ("link", 5, 0o120777, 2)
+            assert client.readlink("latest") == "run/5"
+            assert client.readlink(b"run/5/\xff") == "../../latest/f"
+            assert [entry.kind for entry in client.ls()] == ["directory", "link"]
+            assert [entry.path for entry in client.ls("latest")] == ["latest"]
+            assert [entry.path for entry in client.walk("latest")] == ["latest"]
+            assert len(client) == 3
+            assert "latest" in client
+            assert "latest/f" not in client  # names are looked up, links are not followed
+            for read in (client.get, client.open, lambda path: client.get_many([path])):
+                with pytest.raises(PathIsLink, match="symbolic link"):
+                    read("latest")
+            for path in ("run", "run/5/f"):
+                with pytest.raises(PathConflict):
+                    client.readlink(path)
+            with pytest.raises(PathNotFound):
+                client.readlink("nowhere")
+        with pytest.raises(PathIsLink):
+            client.inode("latest")
+        assert client.get("run/5/f") == b"data"
+        client.delete("latest")
+        client.flush()
+        client.load_meta(client.save_meta())
+        assert "latest" not in client
+
+
+@pytest.mark.parametrize(
+    ("target", "path"), [("/x", "a"), ("..", "a"), ("../../b", "d/a"), ("x/..", "a"), ("", "a")]
+)
+def test_links_that_may_lead_out_are_refused(places: Places, target: str, path: str) -> None:
+    with places.client() as client:
+        with pytest.raises(UsageError, match="target"):
+            client.put_link(target, path)
+        assert client.flush() == 1
+        client.put(b"", "d/a")
+        with pytest.raises(PathConflict):
+            client.put_link("a", "d/a/b")
 
 
 def names(found: list[FileStat]) -> list[str]:

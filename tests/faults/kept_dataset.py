@@ -3,6 +3,7 @@ that recovery would build as it is."""
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ def index_differences(dataset: Dataset) -> list[IndexDifference]:
 def files_of(dataset: Dataset) -> dict[bytes, bytes]:
     """Every visible file, read and verified."""
     return {path: node.data for path, node in content_of(dataset).items() if node.data is not None}
+
+
+def links_of(dataset: Dataset) -> set[bytes]:
+    """The paths of the symbolic links."""
+    return {path for path, node in content_of(dataset).items() if stat.S_ISLNK(node.mode)}
 
 
 @dataclass(frozen=True, slots=True)

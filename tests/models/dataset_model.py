@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 class Put:
     path: bytes
     data: bytes
+    is_link: bool = False
+    """A symbolic link, whose target is `data`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ Change = Put | Tombstone
 class Version:
     data: bytes
     generation: int
+    is_link: bool = False
 
 
 @dataclass(slots=True)
@@ -39,12 +42,17 @@ class DatasetModel:
         files = dict(self.files)
         for path, change in {change.path: change for change in changes}.items():
             match change:
-                case Put(_, data):
-                    files[path] = Version(data, generation)
+                case Put(_, data, is_link):
+                    files[path] = Version(data, generation, is_link)
                 case Tombstone(_, seen):
                     if path in files and files[path].generation <= seen:
                         del files[path]
         return DatasetModel(files)
+
+    @property
+    def links(self) -> set[bytes]:
+        """The paths of the symbolic links."""
+        return {path for path, version in self.files.items() if version.is_link}
 
     @property
     def content(self) -> dict[bytes, bytes]:

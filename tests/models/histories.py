@@ -26,7 +26,7 @@ from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.namespace import Namespace
 from metadata.snapshot import Snapshot
 from tests.chunkstore.packed import StoreWrapper
-from tests.faults.kept_dataset import files_of, index_differences
+from tests.faults.kept_dataset import files_of, index_differences, links_of
 from tests.metadata.stepped_index import Piecewise, Stopped
 from tests.models.dataset_model import Change, DatasetModel, Put, Tombstone
 
@@ -91,6 +91,7 @@ class World:
         """All of the history; `tale` says what happened, for whoever looks for a mistake."""
         actions: dict[Callable[[], None], int] = {
             self.put: 10,
+            self.put_link: 4,
             self.flush: 5,
             self.delete: 4,
             self.delete_tree: 1,
@@ -141,6 +142,14 @@ class World:
             path = self.draw.choice(PATHS)
             change = Put(path, b"%d " % self._count * self.draw.choice([0, 3, 600]))
             if self._alive(writer, lambda: writer.client.put(change.data, path)):
+                writer.pending.append(change)
+
+    def put_link(self) -> None:
+        """New, in the place of a file, or of another link."""
+        if (writer := self._writer()) is not None:
+            path, name = self.draw.choice(PATHS), b"f%d" % self.draw.randrange(3)
+            change = Put(path, b"../" * self.draw.randrange(path.count(b"/") + 1) + name, True)
+            if self._alive(writer, lambda: writer.client.put_link(change.data, path)):
                 writer.pending.append(change)
 
     def put_directory(self) -> None:
@@ -231,6 +240,7 @@ class World:
         """As a newcomer sees it."""
         dataset = open_dataset(self.store, self.index, NAME)
         assert files_of(dataset) == self.model.content
+        assert links_of(dataset) == self.model.links
         assert index_differences(dataset) == []
         if self.draw.random() < 0.3:
             self._check_snapshot()
@@ -240,6 +250,9 @@ class World:
         snapshot = Snapshot.open(lifecycle.build(dataset, self.folder))
         assert snapshot.header.files == len(self.model.files)
         assert snapshot.header.total_bytes == sum(map(len, self.model.content.values()))
+        found = {inode for inode in range(snapshot.file_count) if snapshot.is_link(inode)}
+        assert {snapshot.path_of(inode) for inode in found} == self.model.links
+        Snapshot.verify(snapshot.path)
         snapshot.close()
 
     # How it is done

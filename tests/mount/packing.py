@@ -39,20 +39,30 @@ def write_file(path: Path, content: bytes, mode: int = 0o644, mtime_ns: int | No
 
 
 def pack(source: Path, folder: Path, name: str = "sample") -> PackedDataset:
-    """Pack all of `source` into a store in `folder`, and make its snapshot there."""
+    """Pack all of `source` into a store in `folder`, and make its snapshot there.
+
+    Symbolic links are kept.
+    """
     folder.mkdir(exist_ok=True)
     store = LocalDirectory(folder / "store")
     dataset = open_dataset(store, MemoryStore(), name, create=True)
     with DatasetWriter(dataset) as writer:
-        for top, _, files in os.walk(os.fsencode(source)):
+        for top, directories, files in os.walk(os.fsencode(source)):
             relative = os.path.relpath(top, os.fsencode(source))
             prefix = b"" if relative == b"." else relative + b"/"
             found = os.stat(top)
             writer.put_directory(
                 prefix.rstrip(b"/"), stat.S_IMODE(found.st_mode), found.st_mtime_ns
             )
+            for file in [*files, *directories]:
+                path = os.path.join(top, file)
+                if os.path.islink(path):
+                    mtime_ns = os.lstat(path).st_mtime_ns
+                    writer.put_link(prefix + file, os.readlink(path), mtime_ns)
             for file in files:
                 path = os.path.join(top, file)
+                if os.path.islink(path):
+                    continue
                 found = os.stat(path)
                 with open(path, "rb") as reading:
                     content = reading.read()

@@ -25,7 +25,7 @@ from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
 from dieselfs.cache.ports.block import CacheBlock, is_whole
 from dieselfs.errors import CacheFull
-from metadata.errors import PathConflict, PathNotFound
+from metadata.errors import PathConflict, PathIsLink, PathNotFound
 from metadata.snapshot import Snapshot
 
 Inodes = Sequence[int] | npt.NDArray[np.integer]
@@ -95,7 +95,7 @@ class SampleReader:
     def __init__(self, snapshot: Snapshot, memory: MappedMemory) -> None:
         self._snapshot = snapshot
         self._memory = memory
-        self._find = snapshot.paths.file
+        self._find = _finding_files(snapshot) if snapshot.has_links else snapshot.paths.file
         self.is_path_of = snapshot.paths.is_path_of
         self._chunk = snapshot.numbers("chunk")
         self._offset = snapshot.numbers("offset")
@@ -197,6 +197,8 @@ class SampleReader:
             )
         if self._snapshot.is_directory(inode):
             raise PathConflict(f"is a directory: {_shown(path)}")
+        if self._snapshot.is_link(inode):
+            raise PathIsLink(f"is a symbolic link, which is not followed: {_shown(path)}")
         return inode
 
     def _read_unmapped(self, inode: int) -> bytes:
@@ -312,6 +314,18 @@ class SampleReader:
         number = self._mapped.pop(name, None)
         if number is not None:
             self._maps[number] = _NOT_MAPPED
+
+
+def _finding_files(snapshot: Snapshot) -> Callable[[str | bytes], int | None]:
+    """Return `PathLookup.file` for a snapshot with symbolic links, which raise `PathIsLink`."""
+
+    def find(path: str | bytes) -> int | None:
+        inode = snapshot.paths.file(path)
+        if inode is not None and snapshot.is_link(inode):
+            raise PathIsLink(f"is a symbolic link, which is not followed: {_shown(path)}")
+        return inode
+
+    return find
 
 
 def _forgetting(reader: weakref.ref[SampleReader]) -> Callable[[str], None]:

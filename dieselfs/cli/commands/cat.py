@@ -12,7 +12,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.entries import for_each
 from dieselfs.dataset.address import parse_address
 from dieselfs.errors import UsageError
-from metadata.errors import PathConflict
+from metadata.errors import PathConflict, PathIsLink
 
 
 @command(
@@ -32,6 +32,8 @@ def write_files(context: CommandContext, addresses: Sequence[str]) -> int:
         with context.client(address) as client:
             try:
                 client.read_to(address.path, sys.stdout.buffer)
+            except PathIsLink:
+                raise
             except PathConflict as error:
                 raise UsageError(
                     f"{address} is a directory", "copy it with `dlcmd get ADDRESS FOLDER`"

@@ -69,8 +69,8 @@ def get(
 
     With a slash at the end, ADDRESS means the contents of the directory. Files that exist with the
     same size and mtime are skipped, so the same command resumes an interrupted copy. Nothing
-    outside LOCAL is written, and symbolic links are not followed. With - as LOCAL, a file goes to
-    standard output.
+    outside LOCAL is written, and symbolic links are not followed. Those of the dataset are made
+    again, except any that may lead out of LOCAL. With - as LOCAL, a file goes to standard output.
     """
     address = parse_address(source)
     if local == "-" and dry_run:
@@ -184,7 +184,7 @@ def _extract(
     _print_summary(context, plan, extraction)
     if extraction.failed:
         return ExitCode.PARTIAL if extraction.files + extraction.skipped else ExitCode.INTEGRITY
-    return ExitCode.OK
+    return ExitCode.PARTIAL if extraction.outside else ExitCode.OK
 
 
 def _sibling(context: CommandContext, address: DatasetAddress, client: Client) -> Client:
@@ -206,8 +206,10 @@ def _report(context: CommandContext, entry: FileStat, error: Exception) -> None:
 
 
 def _print_summary(context: CommandContext, plan: Plan, done: Extraction) -> None:
-    counts = picked(done, "files bytes skipped failed")
+    counts = picked(done, "files bytes skipped failed outside")
     others = "".join(f", {counts[key]:,} {key}" for key in ("skipped", "failed") if counts[key])
+    if done.outside:
+        others += f", {counted(done.outside, 'symbolic link')} left out"
     context.output.done(
         {**counts, "folder": str(plan.folder)},
         f"got {counted(done.files, 'file')}, {human_size(done.bytes)}{others}, in {plan.folder}",

@@ -99,7 +99,7 @@ def ls(
         if count_only:
             _print_counts(context.output, entries, human, where)
         else:
-            _print_entries(context.output, entries, long, recursive, human, where)
+            _print_entries(context.output, client, entries, long, recursive, human, where)
     return 0
 
 
@@ -128,7 +128,7 @@ class _Cached:
         """Return the fields of --cached for a file; none for a directory."""
         from dieselfs.cache.ssd.usage import share_of
 
-        if entry.kind != "file" or not entry.chunk:
+        if entry.kind == "directory" or not entry.chunk:
             return {}
         chunk = ChunkId.parse(entry.chunk).value
         return {"ssd": share_of(chunk, self.on_ssd), "memory": chunk in self.in_memory}
@@ -153,6 +153,7 @@ def _cached(context: CommandContext, client: Client, ssd: str | None) -> _Cached
 
 def _print_entries(
     output: Output,
+    client: Client,
     entries: Iterable[FileStat],
     long: bool,
     whole_paths: bool,
@@ -160,12 +161,16 @@ def _print_entries(
     cached: _Cached | None,
 ) -> None:
     for entry in entries:
+        target = client.readlink(entry.path) if long and entry.kind == "link" else None
         if output.json:
-            output.record(entry_record(entry) | (cached.record(entry) if cached else {}))
+            record = entry_record(entry) | (cached.record(entry) if cached else {})
+            output.record(record if target is None else record | {"target": target})
             continue
         directory = entry.kind == "directory"
         path = entry.path if whole_paths else entry.path.rpartition("/")[2]
         name = output.name(path, directory) + ("/" if directory else "")
+        if target is not None:
+            name += f" -> {output.name(target)}"
         near = cached.columns(entry) if cached else ""
         output.line(near + (_details(output, entry, human) + name if long else name))
 

@@ -22,7 +22,7 @@ from dieselfs.cli.command import (
 )
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode, Failure, report
-from dieselfs.cli.rendering.output import counted, picked, printable
+from dieselfs.cli.rendering.output import Output, counted, picked, printable
 from dieselfs.cli.rendering.progress import Reached
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_address
@@ -31,7 +31,7 @@ from dieselfs.errors import PartialFailure, UsageError
 
 if TYPE_CHECKING:
     from dieselfs.packing.put_request import FileList, PackProgress, PackRequest
-    from dieselfs.packing.source_tree import SourceTree
+    from dieselfs.packing.source_tree import LinkRule, SourceTree
 
 _SHOWN_FAILURES = 20
 _MIN_CHUNK_BYTES = 4 << 10
@@ -79,6 +79,12 @@ _MAX_CHUNK_BYTES = 1 << 30
 @click.option("--no-follow", is_flag=True, help="Refuse symbolic links instead of following them.")
 @click.option("--skip-links", is_flag=True, help="Leave out symbolic links, and count them.")
 @click.option(
+    "--links",
+    "keep_links",
+    is_flag=True,
+    help="Put symbolic links as links. Those that may lead out of SRC are left out and named.",
+)
+@click.option(
     "--delete",
     is_flag=True,
     help="Delete below DST what directories named as SRC do not have, once all is put. Excluded "
@@ -120,6 +126,7 @@ def put(
     null: bool,
     no_follow: bool,
     skip_links: bool,
+    keep_links: bool,
     delete: bool,
     max_delete: int | None,
     publish: bool,
@@ -147,15 +154,19 @@ def put(
         raise UsageError(
             f"--chunk-size {human_size(chunk_size)}: a chunk has 4 KiB to 1 GiB", "4MiB suits most"
         )
-    if no_follow and skip_links:
+    if no_follow + skip_links + keep_links > 1:
         raise UsageError(
-            "--no-follow refuses symbolic links, and --skip-links leaves them out",
-            "choose one of the two",
+            "--no-follow refuses symbolic links, --skip-links leaves them out, and --links puts "
+            "them as links",
+            "choose one of them",
         )
     if no_wait and anyway:
         raise UsageError(
             "--no-wait fails beside another put, and --anyway goes on", "choose one of the two"
         )
+    links: LinkRule = (
+        "refuse" if no_follow else "skip" if skip_links else "keep" if keep_links else "follow"
+    )
     if max_delete is not None and not delete:
         raise UsageError("--max-delete limits --delete", "add --delete, or leave both out")
     if delete and files_from is not None:
@@ -171,11 +182,9 @@ def put(
     sources: list[SourceTree | FileList] = []
     if files_from is not None:
         names = files_from.read().split(b"\0" if null else b"\n")
-        links = {"follow_links": not no_follow, "skip_links": skip_links}
         sources.append(_listed(places[:-1], address, names, filters, links))
     else:
-        rules = {"filters": filters, "follow_links": not no_follow, "skip_links": skip_links}
-        rules["by_path"] = order == "path"
+        rules = {"filters": filters, "links": links, "by_path": order == "path"}
         sources.extend(_trees(context, places[:-1], address, rules))
     request = PackRequest(
         sources,
@@ -222,7 +231,7 @@ def _trees(
             exact = not _is_directory(context, address)
         if not exact and not source.endswith("/") and name not in ("", ".", ".."):
             target = f"{target}/{name}" if target else name
-        if source.endswith("/") and rules["skip_links"]:
+        if source.endswith("/") and rules["links"] in ("keep", "skip"):
             source = os.path.realpath(source)  # the slash asks for what the link leads to
         disk_path = os.fsencode(source.rstrip("/") or "/")
         yield SourceTree(disk_path, os.fsencode(target), **rules)
@@ -246,7 +255,7 @@ def _listed(
     address: DatasetAddress,
     names: Iterable[bytes],
     filters: PathFilter,
-    links: Mapping[str, bool],
+    links: LinkRule,
 ) -> FileList:
     from dieselfs.packing.put_request import FileList
 
@@ -261,7 +270,7 @@ def _listed(
             )
     wanted = [path for path in paths if filters.takes(os.fsdecode(path))]
     base = os.fsencode(sources[0]) if sources else b"."
-    return FileList(base, os.fsencode(address.path), wanted, **links)
+    return FileList(base, os.fsencode(address.path), wanted, links)
 
 
 def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddress) -> int:
@@ -278,10 +287,12 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
         except (DatasetNotFound, NoStoreYet):
             dataset = None
         found = forecast(request, dataset)
+    _name_outside(context.output, found.outside)
     context.output.result(
         {
             "dry_run": True,
             **picked(found, "files bytes chunks new changed damaged unchanged deleted"),
+            "outside": len(found.outside),
             "target": str(address),
         },
         *(
@@ -336,6 +347,7 @@ def _put(
             f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} "
             "--report` before training"
         )
+    _name_outside(context.output, progress.outside)
     if progress.failed:
         for reason in progress.failed[:_SHOWN_FAILURES]:
             context.output.note(f"not put: {printable(reason)}")
@@ -344,7 +356,20 @@ def _put(
             f"{counted(len(progress.failed), 'file')} could not be put{deleted}",
             "correct them, then run the same command again",
         )
+    if progress.outside:
+        raise PartialFailure(
+            f"left out {counted(len(progress.outside), 'symbolic link')} that may lead out of the "
+            "source",
+            "make them lead below it, or leave them out with --exclude",
+        )
     return ExitCode.OK
+
+
+def _name_outside(output: Output, reasons: Sequence[str]) -> None:
+    for reason in reasons[:_SHOWN_FAILURES]:
+        output.note(f"link left out: {printable(reason)}")
+    if len(reasons) > _SHOWN_FAILURES:
+        output.note(f"… and {len(reasons) - _SHOWN_FAILURES:,} more links left out")
 
 
 class _Shown:
@@ -408,6 +433,7 @@ def _summary(
                 "failed": len(progress.failed),
                 "special": len(progress.special),
                 "links": len(progress.links),
+                "outside": len(progress.outside),
                 "elapsed_s": round(elapsed_s, 3),
                 "target": str(address),
                 **_snapshot_record(progress),

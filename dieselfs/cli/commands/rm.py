@@ -86,7 +86,7 @@ def _checked(address: DatasetAddress) -> DatasetAddress:
 
 
 def _files(client: Client, entry: FileStat) -> Iterator[FileStat]:
-    return (found for found in client.walk(entry.path) if found.kind == "file")
+    return (found for found in client.walk(entry.path) if found.kind != "directory")
 
 
 def _count_files(client: Client, entry: FileStat, limit: int | None) -> int:

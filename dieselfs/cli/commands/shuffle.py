@@ -139,7 +139,8 @@ def shuffle(
     separator = b"\0" if zero or context.output.json else b"\n"
     group = groups[0] if groups else _DEFAULT_GROUP
     with _open_snapshot(context, address) as snapshot:
-        order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group, rank, world)
+        bounds, files = snapshot.chunk_first_inode, snapshot.regular_files()
+        order = shuffle_order(bounds, seed, epoch, group, rank, world, files=files)
         try:
             text = snapshot.paths_text(order.inodes, separator)
         except ValueError as error:

@@ -68,7 +68,9 @@ def _print_change(output: Output, change: Change, old: Snapshot, new: Snapshot) 
         shown = f"{path}/" if change.is_directory else path
         output.line(f"{_LETTERS[change.kind]} {output.name(shown, directory=change.is_directory)}")
         return
-    kind = "directory" if change.is_directory else "file"
+    shown_in, inode = (new, change.after) if change.after is not None else (old, change.before)
+    is_link = inode is not None and shown_in.is_link(inode)
+    kind = "directory" if change.is_directory else "link" if is_link else "file"
     before, after = _attributes(old, change.before), _attributes(new, change.after)
     record = {"change": str(change.kind), "path": path, "kind": kind}
     output.record({**record, "before": before, "after": after})

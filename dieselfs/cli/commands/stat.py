@@ -32,7 +32,8 @@ def stat(context: CommandContext, addresses: tuple[str, ...], human: bool | None
         with context.client(address) as client:
             entry = client.stat(address.path)
             committed_ns = client.committed_ns(entry.generation) if entry.generation else None
-            _print(context.output, address, entry, committed_ns, human)
+            target = client.readlink(address.path) if entry.kind == "link" else None
+            _print(context.output, address, entry, target, committed_ns, human)
 
     return for_each(addresses, show, as_json=context.output.json)
 
@@ -41,6 +42,7 @@ def _print(
     output: Output,
     address: DatasetAddress,
     entry: FileStat,
+    target: str | None,
     committed_ns: int | None,
     human: bool | None,
 ) -> None:
@@ -51,7 +53,9 @@ def _print(
         "mode": permissions(entry),
         "modified": iso_time(entry.mtime_ns),
     }
-    if entry.kind == "file":
+    if target is not None:
+        fields["target"] = output.name(target)
+    if entry.kind != "directory":
         fields |= {
             "size": output.size(entry.size, human),
             "chunk": entry.chunk or "-",
@@ -63,4 +67,6 @@ def _print(
     if committed is not None:
         fields["committed"] = committed
     record = {"dataset": address.dataset} | entry_record(entry) | {"committed": committed}
+    if target is not None:
+        record["target"] = target
     output.details(record, fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dieselfs.cli.rendering.exit_codes import ExitCode, explain
 from dieselfs.cli.rendering.times import iso_time as iso_time
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from metadata.snapshot import Snapshot
 
 
+_TYPES: Final = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "link": stat.S_IFLNK}
+
+
 def entry_record(entry: FileStat) -> dict[str, Any]:
-    """Return the JSON record of a file or directory."""
+    """Return the JSON record of a file, directory or symbolic link."""
     record: dict[str, Any] = {
         "path": entry.path,
         "kind": entry.kind,
@@ -26,15 +29,14 @@ def entry_record(entry: FileStat) -> dict[str, Any]:
         "mtime": iso_time(entry.mtime_ns),
         "mtime_ns": entry.mtime_ns,
     }
-    if entry.kind == "file":
+    if entry.kind != "directory":
         record |= {"chunk": entry.chunk, "offset": entry.offset, "xxh3": f"{entry.hash:016x}"}
     return record | {"generation": entry.generation or None}
 
 
 def permissions(entry: FileStat) -> str:
     """Return the mode as `ls -l` shows it: -rw-r--r--."""
-    kind = stat.S_IFDIR if entry.kind == "directory" else stat.S_IFREG
-    return stat.filemode(kind | stat.S_IMODE(entry.mode))
+    return stat.filemode(_TYPES[entry.kind] | stat.S_IMODE(entry.mode))
 
 
 def snapshot_record(snapshot: Snapshot) -> dict[str, str]:

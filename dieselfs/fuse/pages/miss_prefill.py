@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from chunkstore.chunk_format import are_links
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.cache.ports.free_memory import free_memory_bytes
@@ -275,6 +276,7 @@ class MissPrefill:
     def _files_of(self, chunk: int) -> Inodes:
         found = self._snapshot.files_in_chunk(chunk)
         files = np.arange(found.start, found.stop, dtype=np.uint32)
+        files = self._snapshot.without_links(files)
         length = self._snapshot.columns.length[files]
         return files[(length > 0) & (length <= MAX_FILLED_FILE_BYTES)]
 
@@ -351,5 +353,7 @@ def _can_fill(snapshot: Snapshot) -> bytes:
     """Return a flag for each chunk: whether it is small enough and has files that are."""
     columns = snapshot.columns
     is_small = (columns.length > 0) & (columns.length <= MAX_FILLED_FILE_BYTES)
+    if snapshot.has_links:
+        is_small &= ~are_links(columns.mode)
     has_small = np.bincount(columns.chunk[is_small], minlength=snapshot.chunk_count) > 0
     return bytes((has_small & (columns.chunk_payload_bytes <= MAX_WHOLE_BYTES)).astype(np.uint8))

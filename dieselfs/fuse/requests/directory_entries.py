@@ -23,6 +23,8 @@ from metadata.snapshot_format import DIRECTORY_BASE, TAIL_BYTES, Columns
 
 DIRECTORY_TYPE: Final = 4
 FILE_TYPE: Final = 8
+_TYPE_SHIFT: Final = 12
+"""A type in a directory is the type bits of the mode: 8 a file, 10 a symbolic link."""
 MAX_NAME_BYTES: Final = 255
 _NS: Final = 1_000_000_000
 _WORD: Final = 8
@@ -137,7 +139,7 @@ def _fill_files(snapshot: Snapshot, number: int, first: int, heads: Heads) -> Na
     heads["size"] = columns.length[inodes]
     heads["mode"] = columns.mode[inodes]
     heads["nlink"] = 1
-    heads["type"] = FILE_TYPE
+    heads["type"] = heads["mode"] >> _TYPE_SHIFT
     _fill_time(heads, columns.mtime_ns[inodes])
     return Names(at + columns.names_start, length.astype(np.int64))
 

@@ -33,6 +33,7 @@ class Opcode(IntEnum):
     FORGET = 2
     GETATTR = 3
     SETATTR = 4
+    READLINK = 5
     SYMLINK = 6
     MKNOD = 8
     MKDIR = 9
@@ -79,6 +80,7 @@ NAMES: Final = {
     Opcode.FORGET: "forget",
     Opcode.BATCH_FORGET: "forget",
     Opcode.GETATTR: "getattr",
+    Opcode.READLINK: "readlink",
     Opcode.OPEN: "open",
     Opcode.READ: "read",
     Opcode.STATFS: "statfs",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from chunkstore.chunk_source import FileExtent
+from chunkstore.link_targets import MAX_TARGET_BYTES
 from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.control.control_requests import ControlRequests
 from dieselfs.fuse.mounts.control_names import CONTROL_NAME
@@ -86,6 +87,7 @@ class TreeServer:
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
             Opcode.READ: self._read,
+            Opcode.READLINK: self._readlink,
             Opcode.READDIR: self._readdir,
             Opcode.READDIRPLUS: self._readdirplus,
             Opcode.GETXATTR: self._getxattr,
@@ -156,6 +158,18 @@ class TreeServer:
             return shown_path(self._snapshot, inode)
         except SnapshotRefused:
             return f"node {inode}"
+
+    def _readlink(self, request: KernelRequest) -> Answer:
+        """Answer the target of a symbolic link, which is its content."""
+        unique, inode = request.unique, inode_of(request.node)
+        if not self._snapshot.is_link(inode):
+            return errno.EINVAL
+        file = self._snapshot.extent(inode)
+        if not 1 <= file.length <= MAX_TARGET_BYTES:
+            raise SnapshotRefused(f"the link of inode {inode} has {file.length} bytes: damaged")
+        return self._reader.answer_file(
+            file, 0, file.length, lambda answer: self._connection.reply(unique, answer), inode
+        )
 
     def _extent(self, inode: int) -> FileExtent:
         if inode >= DIRECTORY_BASE:

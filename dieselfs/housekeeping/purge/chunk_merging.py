@@ -7,6 +7,7 @@ by path stay together. Chunks are read some way ahead of the packing.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -166,6 +167,9 @@ class Mover:
             strict=True,
         )
         for at, content, version, digest, mode, mtime_ns, start, end in rows:
+            if stat.S_ISLNK(mode):
+                self._writer.add_link(entries.paths[at], content, mtime_ns, version)
+                continue
             blocks = entries.block_hash[start:end].tolist() if end > start else []
             hashes = BlockHashes(digest, blocks)
             self._writer.add_file(entries.paths[at], content, mode, mtime_ns, hashes, version)

@@ -173,6 +173,35 @@ def test_stat(dlcmd: Dlcmd, pets: Client) -> None:
     assert fields["committed"].strip() == record["committed"]
 
 
+def test_links_are_shown_as_links(dlcmd: Dlcmd, pets: Client) -> None:
+    pets.put_link("cat/1.jpg", "best", mtime_ns=TIME_NS)
+    pets.put_link("../cat", "dog/other", mtime_ns=TIME_NS)
+    pets.flush()
+    assert "best" in dlcmd("ls", "pets").lines
+    [line] = [line for line in dlcmd("ls", "-l", "pets").lines if "best" in line]
+    assert (line[:10], line[10:].split()[0]) == ("lrwxrwxrwx", "9")
+    assert line.endswith("best -> cat/1.jpg")
+    records = {
+        record["path"]: record for record in dlcmd("ls", "-r", "-l", "--json", "pets").records
+    }
+    assert (records["dog/other"]["kind"], records["dog/other"]["target"]) == ("link", "../cat")
+    assert "target" not in records["cat/1.jpg"]
+    [record] = dlcmd("stat", "--json", "pets:best").records
+    assert (record["kind"], record["target"], record["size"]) == ("link", "cat/1.jpg", 9)
+    assert "target:" in " ".join(dlcmd("stat", "pets:best").lines)
+    [counts] = dlcmd("ls", "--json", "--count-only", "-r", "pets").records
+    assert counts["files"] == len(FILES) + 2
+    result = dlcmd("cat", "pets:best")
+    assert (result.code, result.out) == (8, b"")
+    assert "symbolic link" in result.err
+    assert dlcmd("shuffle", "-0", "pets").out.count(b"\0") == len(FILES)
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    assert dlcmd("rm", "--yes", "pets:best").code == 0
+    assert dlcmd("rm", "--yes", "-r", "pets:dog").code == 0
+    found = [line for line in dlcmd("ls", "-r", "pets").lines if "best" in line or "dog" in line]
+    assert found == []
+
+
 def test_du_adds_up_below_each_directory(dlcmd: Dlcmd) -> None:
     rows = [line.split() for line in dlcmd("du", "pets").lines]
     assert rows == [

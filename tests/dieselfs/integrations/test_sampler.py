@@ -6,6 +6,7 @@ import pickle
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, Subset
 
 from dieselfs.errors import Conflict, UsageError
+from dieselfs.integrations.class_folders import class_folders
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler, distributed_rank
 from dieselfs.shuffle.order import shuffle_order
 from tests.dieselfs.integrations.conftest import MadeDataset, make
@@ -65,6 +67,26 @@ def test_any_files_in_any_order_of_samples(pets: MadeDataset) -> None:
     assert sorted(order) == sorted(chosen)
     assert order == [sorted(chosen)[index] for index in sampler_of(pets, sorted(chosen))]
     assert most_chunks_at_hand(pets, order) == 3
+
+
+def test_a_link_is_no_sample(tmp_path: Path) -> None:
+    made = make(tmp_path, ["train/cat/1", "train/cat/2"])
+    with made.client() as client:
+        client.put_link("cat/1", "train/link")
+        client.put_link("1", "train/cat/3")
+        client.flush()
+        client.load_meta(client.save_meta())
+        snapshot = client.snapshot
+        assert snapshot is not None
+        assert sorted(client.shuffle(task="links")) == made.paths
+        with pytest.raises(UsageError, match="train/cat/3 is a symbolic link"):
+            ChunkShuffleSampler(["train/cat/1", "train/cat/3"], snapshot=snapshot)
+        assert len(ChunkShuffleSampler(made.paths, snapshot=snapshot)) == 2
+        found = class_folders(snapshot, "train")
+        assert sorted(map(snapshot.path_of, found.inodes.tolist())) == [
+            b"train/cat/1",
+            b"train/cat/2",
+        ]
 
 
 def test_a_subset_of_a_dataset(pets: MadeDataset) -> None:

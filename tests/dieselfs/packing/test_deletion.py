@@ -121,9 +121,35 @@ def test_what_lies_where_a_link_is_left_out_stays(place: Place) -> None:
     (place.folder / "a/1").unlink()
     (place.source / "b/4").unlink()
     before = place.content()
-    tree = SourceTree(os.fsencode(place.source), b"", skip_links=True)
+    tree = SourceTree(os.fsencode(place.source), b"", links="skip")
     assert place.put(PackRequest([tree], delete=True)).files_deleted == 1
     assert before.keys() - place.content().keys() == {b"b/4"}
+
+
+def test_links_that_are_kept_replace_and_are_replaced(place: Place) -> None:
+    """A link takes the place of a file or a directory, and gives it up again."""
+
+    def mirror() -> PackProgress:
+        tree = SourceTree(os.fsencode(place.source), b"", links="keep")
+        request = PackRequest([tree], delete=True)
+        found = place.forecast(request)
+        progress = place.put(request)
+        assert (found.files, found.deleted) == (progress.files_committed, progress.files_deleted)
+        assert place.content() == tree_of(place.source, follow=False)
+        return progress
+
+    shutil.rmtree(place.source / "a")
+    (place.source / "a").symlink_to("b")
+    (place.source / "top").unlink()
+    (place.source / "top").symlink_to("c")
+    assert mirror().files_deleted == 3
+    (place.source / "a").unlink()
+    (place.source / "a").mkdir()
+    (place.source / "a/inner").symlink_to("../b/4")
+    (place.source / "top").unlink()
+    assert mirror().files_deleted == 2
+    (place.source / "a/inner").unlink()
+    assert mirror().files_deleted == 1
 
 
 def test_only_what_lies_below_the_target_is_deleted(place: Place, tmp_path: Path) -> None:

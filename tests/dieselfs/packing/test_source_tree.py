@@ -98,7 +98,7 @@ def test_filters_are_relative_to_the_source(top: Path) -> None:
         assert {name[:3] for name in below if name.startswith(b"a/")} == {b"a/1"}
 
 
-@pytest.mark.parametrize("follow_links", [True, False])
+@pytest.mark.parametrize("links", ["follow", "keep", "skip", "refuse"])
 @pytest.mark.parametrize(
     "rules",
     [
@@ -107,16 +107,31 @@ def test_filters_are_relative_to_the_source(top: Path) -> None:
         [Rule(True, "x"), Rule(False, "*")],
     ],
 )
-def test_a_filter_comes_before_the_look(
-    top: Path, rules: list[Rule], *, follow_links: bool
-) -> None:
+def test_a_filter_comes_before_the_look(top: Path, rules: list[Rule], links: str) -> None:
     (top / "a/dangling").symlink_to("nowhere")
     (top / "a/circle").symlink_to("circle")
     os.mkfifo(top / "c/pipe")
     if rules[0].pattern == "dangling":
         (top / "a/b/up").symlink_to("..")
-    skipped = walk(top, b"in", filters=PathFilter(rules), follow_links=follow_links)[1]
+    skipped = walk(top, b"in", filters=PathFilter(rules), links=links)[1]
     assert (skipped.special, skipped.unreadable) == ([], [])
+
+
+def test_kept_links_are_names_of_their_directory(top: Path) -> None:
+    (top / "a/b/up").symlink_to("../..")
+    (top / "a/out").symlink_to("../../x")
+    (top / "self").symlink_to("self")
+    batches, skipped = walk(top, b"in/side", links="keep")
+    links = {
+        (batch.directory, name, batch.depth)
+        for batch in batches
+        for name in batch.names
+        if name in batch.links
+    }
+    assert links == {(b"in/side/a/b", b"up", 2), (b"in/side", b"self", 0)}
+    assert all(batch.links <= {*batch.names} for batch in batches)
+    assert [reason.partition(":")[0] for reason in skipped.outside] == [str(top / "a/out")]
+    assert (skipped.links, skipped.unreadable) == ([], [])
 
 
 def test_a_file_that_is_named_is_filtered_by_its_name(top: Path) -> None:
@@ -126,9 +141,9 @@ def test_a_file_that_is_named_is_filtered_by_its_name(top: Path) -> None:
     for name in ("dangling", "pipe", "c/y", "link"):
         rule = Rule(False, os.path.basename(name))
         filters = PathFilter([rule])
-        batches, skipped = walk(top / name, b"z", filters=filters, follow_links=False)
+        batches, skipped = walk(top / name, b"z", filters=filters, links="refuse")
         assert (batches, skipped.unreadable) == ([], [])
-        tree = SourceTree(os.fsencode(top / name), b"z", filters, follow_links=False)
+        tree = SourceTree(os.fsencode(top / name), b"z", filters, links="refuse")
         assert tree.refusal() is None
 
 

@@ -59,6 +59,14 @@ class MadeSnapshot:
     def paths_text(self, inodes: npt.NDArray[np.integer], separator: bytes = b"\n") -> bytes:
         return b"".join(b"%d%s" % (inode, separator) for inode in inodes.tolist())
 
+    has_links = False
+
+    def without_links(self, inodes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        return inodes
+
+    def regular_files(self) -> None:
+        return None
+
     def as_snapshot(self) -> Snapshot:
         return cast(Snapshot, self)
 

@@ -41,6 +41,16 @@ def classes(snapshot: Snapshot, labels: np.ndarray) -> set[frozenset[bytes]]:
     return {frozenset(paths) for paths in found.values()}
 
 
+def test_links_are_not_read(tmp_path: Path) -> None:
+    files = {path: File(0, number) for number, path in enumerate(PATHS)}
+    files[b"train/cat/link"] = File(0, 9, 0, 5, mode=0o120777)
+    with Snapshot.open(build(Tree(files), tmp_path)) as snapshot:
+        found = classes(snapshot, class_folder_labels(snapshot, "parent", "train"))
+        assert found == as_classes([1, 2], [3], [4], [5])
+        by_path = labels_by_path(snapshot, lambda path: path.partition(b"/")[0])
+        assert classes(snapshot, by_path) == as_classes([0], [1, 2, 3, 4, 5], [6])
+
+
 def as_classes(*groups: list[int]) -> set[frozenset[bytes]]:
     return {frozenset(PATHS[number] for number in group) for group in groups}
 

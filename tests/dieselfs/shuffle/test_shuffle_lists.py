@@ -1,14 +1,26 @@
 """Shuffled lists: built once for all who ask, kept within bounds, the same when built again."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dieselfs.shuffle.order import ShuffleParameters
 from dieselfs.shuffle.shuffle_lists import ListedOrder, ShuffleLists
+from metadata.snapshot import Snapshot
+from tests.metadata.snapshot_trees import File, Tree, build
 
 FILES = 1000
+
+
+def test_links_are_not_listed(tmp_path: Path) -> None:
+    """One chunk holds nothing else."""
+    files = {b"%d" % n: File(n % 3, n, length=1) for n in range(9)}
+    links = {b"l%d" % n: File(n, 20, length=1, mode=0o120777) for n in range(4)}
+    with Snapshot.open(build(Tree({**files, **links}), tmp_path)) as snapshot:
+        text = lists(1 << 20).text(ListedOrder(snapshot, ShuffleParameters(seed=3)))
+    assert sorted(text.splitlines()) == sorted(files)
 
 
 class Counting:
@@ -17,6 +29,9 @@ class Counting:
     def __init__(self) -> None:
         self.built = 0
         self.chunk_first_inode = np.arange(0, FILES + 1, 10)
+
+    def regular_files(self) -> None:
+        return None
 
     def paths_text(self, inodes: Any) -> bytes:
         self.built += 1

@@ -77,6 +77,29 @@ def simple(changes: list[Change]) -> Found:
     return [(change.path, str(change.kind), change.is_directory) for change in changes]
 
 
+def test_links_for_files_and_other_targets(dataset: Dataset, tmp_path: Path) -> None:
+    """A file with the bytes of a target is not the link."""
+    with DatasetWriter(dataset) as writer:
+        writer.put(b"becomes link", b"x", mtime_ns=1)
+        for path in (b"becomes file", b"moves", b"stays", b"touched"):
+            writer.put_link(path, b"x", 1)
+    old = Snapshot.open(lifecycle.create(dataset, tmp_path, publish=False))
+    with DatasetWriter(dataset) as writer:
+        writer.put_link(b"becomes link", b"x", 1)
+        writer.put(b"becomes file", b"x", mtime_ns=1)
+        writer.put_link(b"moves", b"y", 1)
+        writer.put_link(b"touched", b"x", 2)
+        writer.put_link(b"new", b"x", 1)
+    new = Snapshot.open(lifecycle.create(dataset, tmp_path, publish=False))
+    assert {(path, kind) for path, kind, _ in simple(list(diff(old, new)))} == {
+        (b"becomes link", "changed"),
+        (b"becomes file", "changed"),
+        (b"moves", "changed"),
+        (b"touched", "attributes"),
+        (b"new", "added"),
+    }
+
+
 def test_every_kind(dataset: Dataset, tmp_path: Path) -> None:
     before = {
         b"same": (b"1", 0o644, 5),

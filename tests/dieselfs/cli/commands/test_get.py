@@ -115,6 +115,93 @@ def test_a_link_in_the_place_of_a_file_is_replaced(dlcmd: Dlcmd, tmp_path: Path)
     assert not (out / "readme.txt").is_symlink()
 
 
+def put_links(pets: Client) -> None:
+    for path, target in (
+        ("latest", "cat"),
+        ("cat/up", "../readme.txt"),
+        ("dog/big/root", "../.."),
+        ("nowhere", "no/such"),
+    ):
+        pets.put_link(target, path, mtime_ns=TIME_NS)
+    pets.flush()
+
+
+def test_links_are_made_again(dlcmd: Dlcmd, pets: Client, tmp_path: Path) -> None:
+    put_links(pets)
+    out = tmp_path / "out"
+    assert dlcmd("get", "pets", out).code == 0
+    assert os.readlink(out / "latest") == "cat"
+    assert os.readlink(out / "cat/up") == "../readme.txt"
+    assert os.readlink(out / "nowhere") == "no/such"
+    assert (out / "latest/up").read_bytes() == FILES["readme.txt"]
+    assert os.path.realpath(out / "dog/big/root") == str(out)
+    assert (out / "latest").lstat().st_mtime_ns == TIME_NS
+    [record] = dlcmd("get", "pets", out, "--json").records
+    assert (record["files"], record["skipped"], record["outside"]) == (0, len(FILES) + 4, 0)
+    (out / "latest").unlink()
+    (out / "latest").write_bytes(b"cat")
+    os.utime(out / "latest", ns=(TIME_NS, TIME_NS))
+    assert dlcmd("get", "pets:latest", out).code == 0  # alone, as a link
+    assert os.readlink(out / "latest") == "cat"
+
+
+def test_a_link_that_would_lead_out_of_the_folder_is_left_out(
+    dlcmd: Dlcmd, pets: Client, tmp_path: Path
+) -> None:
+    """It stays in the dataset, and out of the part that is copied."""
+    put_links(pets)
+    out = tmp_path / "out"
+    result = dlcmd("get", "pets:cat/", out)
+    assert (result.code, "cat/up" in result.err) == (6, True)
+    assert {path.name for path in out.iterdir()} == {"1.jpg", "2.jpg"}
+    assert dlcmd("get", "pets:cat", out).code == 0  # into out/cat: the link leads to out
+    assert os.readlink(out / "cat/up") == "../readme.txt"
+    assert dlcmd("get", "pets:cat/up", out).code == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        (b"a", b"/etc"),
+        (b"a", b".."),
+        (b"a", b"x/../../y"),
+        (b"d/a", b"../.."),
+        (b"d/a", b"b/../../../x"),
+        (b"a", b"n\0ul"),
+    ],
+)
+def test_a_hostile_link_is_not_made(
+    dlcmd: Dlcmd, pets: Client, tmp_path: Path, path: bytes, target: bytes
+) -> None:
+    """A chunk or a snapshot may hold any target: no writer of ours would put it."""
+    writer = pets._changes().writer()
+    writer._packer.add_link(path, target, TIME_NS)
+    writer.put(b"d/other", b"harmless")
+    pets.flush()
+    out = tmp_path / "out"
+    result = dlcmd("get", "pets", out)
+    assert (result.code, "was not made" in result.err) == (6, True)
+    assert not os.path.lexists(os.fsencode(out) + b"/" + path)
+    assert (out / "d/other").read_bytes() == b"harmless"
+
+
+def test_nothing_is_written_through_a_link_of_the_dataset(
+    dlcmd: Dlcmd, pets: Client, tmp_path: Path
+) -> None:
+    """A link that an earlier copy made, in the place of what is a directory now."""
+    pets.put_link("cat", "later")
+    pets.flush()
+    out = tmp_path / "out"
+    assert dlcmd("get", "pets", out).code == 0
+    pets.delete("later")
+    pets.flush()
+    pets.put(b"new", "later/1.jpg")
+    pets.flush()
+    result = dlcmd("get", "pets", out)
+    assert (result.code, "symbolic link" in result.err) == (1, True)
+    assert (out / "cat/1.jpg").read_bytes() == FILES["cat/1.jpg"]
+
+
 def test_a_target_that_is_a_link_is_the_users_word(dlcmd: Dlcmd, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "out").symlink_to("disk")

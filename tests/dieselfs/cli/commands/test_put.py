@@ -284,6 +284,107 @@ def test_links_are_left_out_on_request(place: Place, source: Path, tmp_path: Pat
     assert "choose one" in only_error(place.put("--skip-links", "--no-follow", source, "dl://d"), 2)
 
 
+def test_links_are_kept_on_request(place: Place, source: Path) -> None:
+    links = {
+        "here": "cat/zero",
+        "folder": "cat",
+        "cat/up": "../secret",
+        "cat/deep/er/root": "../../..",
+        "cat/dangling": "no/such",
+        "circle": "circle",
+    }
+    for link, to in links.items():
+        (source / link).symlink_to(to)
+    os.utime(source / "here", ns=(0, 1_234_567_890_123), follow_symlinks=False)
+    expected = tree_of(source, follow=False)
+    dry = place.summary("-n", "--links", f"{source}/", "dl://d")
+    found = place.summary("--links", f"{source}/", "dl://d")
+    assert dry["files"] == found["files"] == 45 + len(links)
+    assert (found["links"], found["outside"]) == (0, 0)
+    assert place.content() == expected
+    assert place.summary("--links", f"{source}/", "dl://d")["files"] == 0
+    assert place.summary("--links", "-c", f"{source}/", "dl://d")["files"] == 0
+    (source / "here").unlink()
+    (source / "here").symlink_to("cat/1.jpg")
+    os.utime(source / "here", ns=(0, 1_234_567_890_123), follow_symlinks=False)
+    assert place.summary("-n", "--links", "-c", f"{source}/", "dl://d")["changed"] == 1
+    assert place.summary("--links", f"{source}/", "dl://d")["files"] == 1
+    assert place.content()[b"here"].data == b"cat/1.jpg"
+    # Followed again, a link becomes what it leads to, and kept again a link.
+    (source / "circle").unlink()
+    (source / "folder").unlink()
+    (source / "cat/deep/er/root").unlink()
+    (source / "cat/dangling").unlink()
+    assert place.summary(source / "here", "dl://d/")["files"] == 1
+    assert place.content()[b"here"].data == (source / "cat/1.jpg").read_bytes()
+    assert stat.S_ISREG(place.content()[b"here"].mode)
+    assert place.summary("--links", source / "here", "dl://d/")["files"] == 1
+    assert place.content()[b"here"].data == b"cat/1.jpg"
+    assert "choose one" in only_error(place.put("--links", "--skip-links", source, "dl://d"), 2)
+    assert "choose one" in only_error(place.put("--links", "--no-follow", source, "dl://d"), 2)
+
+
+def test_links_that_may_lead_out_are_left_out_and_named(place: Place, source: Path) -> None:
+    outside = {
+        "absolute": "/etc/passwd",
+        "above": "..",
+        "cat/above": "../../x",
+        "cat/deep/back": "er/../../zero",
+        "inside": str(source / "secret"),
+    }
+    (source / "kept").symlink_to("secret")
+    expected = tree_of(source, follow=False)
+    for link, to in outside.items():
+        (source / link).symlink_to(to)
+    for folder in (b"cat/deep", b"cat", b""):
+        os.utime(os.fsencode(source) + b"/" + folder, ns=(0, expected[folder].mtime_ns))
+    dry = place.put("-n", "--links", f"{source}/", "dl://d")
+    assert (dry.returncode, place.exists()) == (0, False)
+    for done in (dry, place.put("--links", f"{source}/", "dl://d")):
+        for link in outside:
+            assert f"link left out: {source}/{link}: its target " in done.stderr
+    assert done.returncode == 6
+    assert "left out 5 symbolic links" in done.stderr
+    assert place.content() == expected
+    # What the dataset has in their place stays, also with --delete.
+    for link in outside:
+        (source / link).unlink()
+        (source / link).write_bytes(b"a file for a while")
+    (source / "gone").write_bytes(b"")
+    place.summary(f"{source}/", "dl://d")
+    for link, to in outside.items():
+        (source / link).unlink()
+        (source / link).symlink_to(to)
+    (source / "gone").unlink()
+    (source / "kept").unlink()
+    assert place.put("--links", "--delete", f"{source}/", "dl://d").returncode == 6
+    found = place.content()
+    assert found.keys() == (expected.keys() | set(map(os.fsencode, outside))) - {b"kept"}
+    for link in outside:
+        assert found[os.fsencode(link)].data == b"a file for a while"
+
+
+def test_a_link_that_is_named_is_put_or_led_through(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "run5").mkdir()
+    (tmp_path / "run5/f").write_bytes(b"5")
+    (tmp_path / "run5/up").symlink_to("../run5/f")
+    (tmp_path / "latest").symlink_to("run5")
+    (tmp_path / "far").symlink_to("../far")
+    place.summary("--links", tmp_path / "latest", "dl://d")
+    assert place.content()[b"latest"].data == b"run5"
+    assert place.put("--links", f"{tmp_path}/latest/", "dl://d/in").returncode == 6
+    assert place.content()[b"in/f"].data == b"5"
+    done = place.put("--links", tmp_path / "far", "dl://d")
+    assert (done.returncode, "far: its target leads out" in done.stderr) == (6, True)
+    names = b"latest\nrun5/up\nrun5/f\nfar\n"
+    done = place.put("--links", "--files-from", "-", tmp_path, "dl://e/t", names=names)
+    assert (done.returncode, "far: its target leads out" in done.stderr) == (6, True)
+    found = place.content("e")
+    assert {path: node.data for path, node in found.items() if node.data is not None} == {
+        b"t/latest": b"run5", b"t/run5/up": b"../run5/f", b"t/run5/f": b"5",
+    }  # fmt: skip
+
+
 def test_special_files_are_left_out_and_named(place: Place, source: Path) -> None:
     expected = tree_of(source)
     os.mkfifo(source / "cat/pipe")
