@@ -19,7 +19,6 @@ import xxhash
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt, InvalidPath
-from chunkstore.link_targets import MAX_TARGET_BYTES
 from chunkstore.object_keys import check_dataset_name
 from chunkstore.paths import check_paths
 from chunkstore.stores.object_store import Buffer
@@ -48,6 +47,8 @@ MAX_PAYLOAD_BYTES: Final = 1 << 48
 
 With this limit, sums of offsets and lengths stay exact in 64 bits, signed ones too.
 """
+MAX_TARGET_BYTES: Final = 4095
+"""The longest target of a link: the kernel reads it into one page, with a NUL behind it."""
 MAX_ENTRIES: Final = 1 << 16
 """The most entries of a chunk; the limit bounds a chunk of empty files."""
 

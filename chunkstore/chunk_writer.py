@@ -27,6 +27,7 @@ from chunkstore.chunk_format import (
     KIND_FILE,
     KIND_TOMBSTONE,
     MAX_ENTRIES,
+    MAX_TARGET_BYTES,
     DatasetRef,
     Entries,
     encode_head,
@@ -34,7 +35,6 @@ from chunkstore.chunk_format import (
 )
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_source import ChunkRef
-from chunkstore.link_targets import MAX_TARGET_BYTES
 from chunkstore.paths import check_paths
 from chunkstore.stores.object_store import Buffer
 

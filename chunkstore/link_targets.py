@@ -9,10 +9,7 @@ itself. So the rule needs a path and a target, and no look at the disk.
 
 from __future__ import annotations
 
-from typing import Final
-
-MAX_TARGET_BYTES: Final = 4095
-"""The longest target: the kernel reads a link into one page, with a NUL behind it."""
+from chunkstore.chunk_format import MAX_TARGET_BYTES
 
 
 def target_problem(target: bytes, depth: int) -> str | None:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from chunkstore.chunk_format import MAX_TARGET_BYTES
 from chunkstore.errors import InvalidPath
-from chunkstore.link_targets import MAX_TARGET_BYTES
 from chunkstore.object_keys import check_dataset_name
 from chunkstore.paths import MAX_PATH_BYTES, check_names
 from metadata import path_index, snapshot_bulk

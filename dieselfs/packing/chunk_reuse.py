@@ -137,7 +137,7 @@ class _Wanted:
             if kind != KIND_FILE or not self._is_on_disk(path, length, mode, mtime_ns):
                 return False
             directory, name = split(path)
-            by_directory[directory][name] = (length, mode & 0o7777, mtime_ns)
+            by_directory[directory][name] = (length, mode, mtime_ns)
         return all(self._are_absent(*found) for found in by_directory.items())
 
     def _is_on_disk(self, path: bytes, length: int, mode: int, mtime_ns: int) -> bool:
@@ -147,8 +147,7 @@ class _Wanted:
             return False
         status = self._source_status(path, directory=False)
         return status is not None and (
-            (status.st_size, status.st_mode & 0o7777, status.st_mtime_ns)
-            == (length, mode & 0o7777, mtime_ns)
+            (status.st_size, status.st_mode, status.st_mtime_ns) == (length, mode, mtime_ns)
         )
 
     def _are_absent(self, directory: bytes, files: dict[bytes, tuple[int, int, int]]) -> bool:
@@ -156,7 +155,7 @@ class _Wanted:
         rows = self._namespace.stat_files(directory, list(files))
         return not any(
             row is not None
-            and (int(row["length"]), int(row["mode"]) & 0o7777, int(row["mtime_ns"])) == attributes
+            and (int(row["length"]), int(row["mode"]), int(row["mtime_ns"])) == attributes
             for row, attributes in zip(rows, files.values(), strict=True)
         )
 
@@ -184,7 +183,7 @@ class _Wanted:
         self, source: SourceTree | FileList, path: bytes, directory: bool
     ) -> bytes | None:
         below = _below(path, source.target)
-        if below is None or source.skip_links or not source.follow_links:
+        if below is None or source.links != "follow":
             return None
         if isinstance(source, FileList):
             is_listed = not directory and below in self._listed[id(source)]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chunkstore.link_targets import MAX_TARGET_BYTES, target_problem
+from chunkstore.chunk_format import MAX_TARGET_BYTES
+from chunkstore.link_targets import target_problem
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from chunkstore.chunk_format import (
     PREAMBLE_BYTES,
     DatasetRef,
     Entries,
+    are_links,
     block_counts,
     decode_head,
     encode_head,
@@ -47,17 +48,17 @@ from dieselfs.prefetch.plan_file import ReadingPlan, open_plan, write_plan
 from metadata.errors import RecordCorrupt, SnapshotRefused
 from metadata.records import (
     ENTRY,
-    RECORD_VERSION,
     ChunkRecord,
     DatasetState,
     decode_entries,
     encode_entries,
+    record_versions,
 )
 from metadata.snapshot import ROOT, Snapshot
 from metadata.snapshot_format import _FILE_HASH_AT, blank_hashes
 from tests.dieselfs.cache.wire import golden_frames
 from tests.fuzz import path_lookups
-from tests.metadata.snapshot_trees import PETS, build
+from tests.metadata.snapshot_trees import LINKS, PETS, build
 
 CHUNK = ChunkId(bytes(range(16)))
 DATASET = DatasetRef("pets", bytes(range(16, 32)))
@@ -120,6 +121,8 @@ def _heads() -> list[bytes]:
             hashes = np.array([draw.getrandbits(64) for _ in kinds], np.uint64)
             hashes[~is_file] = 0
             modes = [0o040755 if kind == KIND_DIRECTORY else 0o100644 for kind in kinds]
+            for at in np.flatnonzero(length == 10)[::2].tolist():
+                modes[at] = 0o120777
             versions = make_versions(count)
             versions["generation"] = [draw.choice([0, 5, 7]) for _ in kinds]
             versions["chunk"] = [bytes([draw.choice([1, 2])]) * 16 for _ in kinds]
@@ -149,6 +152,7 @@ def _use_head(data: bytes) -> None:
         entries.block_range(position)
     if entries.versions is not None:
         assert len(entries.versions) == len(entries)
+    assert all(1 <= size <= 4095 for size in entries.length[are_links(entries.mode)].tolist())
 
 
 def _reseal_head(data: bytes) -> bytes:
@@ -221,11 +225,11 @@ def _sealed(data: bytes) -> bytes:
 
 
 def entry_records() -> Target:
-    rows = np.zeros(3, ENTRY)
-    rows["record_version"] = RECORD_VERSION
-    rows["mode"] = [0o100644, 0o040755, 0o100000]
-    rows["version"] = [2, 5, 8]
-    seeds = encode_entries(KEY, [b"f"] * 3, rows)
+    rows = np.zeros(4, ENTRY)
+    rows["mode"] = [0o100644, 0o040755, 0o100000, 0o120777]
+    rows["record_version"] = record_versions(rows["mode"])
+    rows["version"] = [2, 5, 8, 10]
+    seeds = encode_entries(KEY, [b"f"] * 4, rows)
 
     def use(data: bytes) -> None:
         [row] = decode_entries(KEY, [b"f"], [data])
@@ -277,7 +281,7 @@ def snapshots() -> Target:
             with Snapshot.open(path) as snapshot:
                 _ask_everything(snapshot, sound=True)
 
-    seeds = [build(PETS, Path(folder.name, "seed")).read_bytes()]
+    seeds = [build(tree, Path(folder.name, "seed")).read_bytes() for tree in (PETS, LINKS)]
     return Target(
         "snapshot", seeds, use, (SnapshotRefused,), _reseal_snapshot, 32 << 20, 64, rate=0.2
     )

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from chunkstore.link_targets import MAX_TARGET_BYTES
+from chunkstore.chunk_format import MAX_TARGET_BYTES
 from chunkstore.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES
 from metadata import erofs_format as erofs
 

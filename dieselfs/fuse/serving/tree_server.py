@@ -12,8 +12,8 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
+from chunkstore.chunk_format import MAX_TARGET_BYTES
 from chunkstore.chunk_source import FileExtent
-from chunkstore.link_targets import MAX_TARGET_BYTES
 from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.control.control_requests import ControlRequests
 from dieselfs.fuse.mounts.control_names import CONTROL_NAME
