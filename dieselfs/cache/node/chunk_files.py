@@ -164,13 +164,14 @@ def _fill(folder: Path, name: str, data: memoryview, recycled: RecycledFile | No
 
 def _complete_files(folder: Path) -> dict[str, int]:
     found = {}
-    for entry in os.scandir(folder):
-        if entry.name.startswith("."):
-            os.unlink(entry.path)
-            continue
-        file = entry.stat(follow_symlinks=False)
-        if stat.S_ISREG(file.st_mode) and file.st_size:
-            found[entry.name] = file.st_size
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                os.unlink(entry.path)
+                continue
+            file = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(file.st_mode) and file.st_size:
+                found[entry.name] = file.st_size
     return found
 
 

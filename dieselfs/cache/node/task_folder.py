@@ -218,14 +218,15 @@ def sweep(root: Path | None = None) -> int:
     """
     root = memory_root() if root is None else root
     removed = 0
-    for entry in os.scandir(root):
-        try:
-            found = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if stat.S_ISDIR(found.st_mode) and _is_private(found):
-            with _registry.mutex:
-                removed += _sweep_one(Path(entry.path))
+    with os.scandir(root) as entries:
+        for entry in entries:
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(found.st_mode) and _is_private(found):
+                with _registry.mutex:
+                    removed += _sweep_one(Path(entry.path))
     return removed
 
 
