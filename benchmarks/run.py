@@ -15,6 +15,7 @@ from pathlib import Path
 QUICK = {
     "bench_kernel_image": ["--quick"],
     "bench_client": ["--files", "5000", "--rounds", "1"],
+    "bench_get": ["--files", "500", "--rounds", "1"],
     "bench_hedging": ["--reads", "2000"],
     "bench_object_store": ["--quick"],
     "bench_start": ["--rounds", "1"],
