@@ -65,7 +65,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """Of a user with nothing but a home."""
     needed = ("PATH", "PYTHONPATH", "DIESELFS_TAKEN_OUT", MARK)
     kept = {key: os.environ[key] for key in needed if key in os.environ}
-    kept["DIESELFS_MEMORY_FOLDER"] = os.environ["DIESELFS_MEMORY_FOLDER"]
+    for own in ("DIESELFS_MEMORY_FOLDER", "DIESELFS_LOG_FOLDER"):
+        kept[own] = os.environ[own]
     (tmp_path / "home").mkdir(mode=0o755)
     return kept | {"HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"}
 
