@@ -198,7 +198,8 @@ def test_a_put_that_fails_spares_what_another_one_committed(place: Place) -> Non
 
 def damage(place: Place, kind: str) -> int:
     """Damage one chunk; return how many of its files cannot be read, or not without their head."""
-    chunk = next(path for path in (place.folder / "store").rglob("chunks/**/*") if path.is_file())
+    objects = [path for path in (place.folder / "store").rglob("chunks/**/*") if path.is_file()]
+    chunk = next(path for path in objects if decode_head(path.read_bytes()).payload_bytes)
     content = bytearray(chunk.read_bytes())
     files = decode_head(content).entries.kind.tolist().count(KIND_FILE)
     content[100 if kind == "head" else -1] ^= 1
