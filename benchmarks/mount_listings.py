@@ -7,26 +7,36 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from benchmarks import mount_contenders as contenders
 from benchmarks.harness import run_rounds, spread
 from benchmarks.mount_bars import REPORTED, Bar, Result, judge
 from benchmarks.mount_contenders import EROFS, MountKind
-from benchmarks.mount_epochs import refill, warm_roots
+from benchmarks.mount_epochs import EXT4, refill, warm_roots
 from benchmarks.named_dataset import NamedDataset, make_names, named_dataset
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.task.node_memory import NodeMemory
+from dieselfs.client import connect
 
 _WORKERS = 2
 _BATCH = 256
+_READ_FILE = " with read_file"
+_DIESEL = "DieselDataset"
 
 
 IMAGEFOLDER_BAR = Bar(most=1.0)
 """Times ext4's seconds."""
 LOADER_BAR = Bar(least=0.97)
 """Times ext4's rate."""
+READ_FILE_BAR = Bar(least=0.80)
+"""Times ext4's rate with Python's `open`."""
+DATASET_BAR = Bar(least=1.0)
+"""The same."""
 FIRST_LISTING_BAR = Bar(least=200_000)
 """Entries a second."""
 SECOND_LISTING_BAR = Bar(least=1.2)
@@ -115,17 +125,19 @@ def loader(
     rounds: int,
     kinds: Sequence[MountKind],
 ) -> list[Result]:
-    """A stock DataLoader with 2 workers over an ImageFolder, random order, everything in the page
-    cache; one epoch, workers started before."""
+    """A stock DataLoader with 2 workers, random order, everything in the page cache or in node
+    memory; one epoch, workers started before. Over an ImageFolder that opens files as Python does,
+    over one with `image_files.read_file`, and over a DieselDataset."""
     datasets = _torchvision_datasets()
     import torch
     from torch.utils.data import DataLoader
 
+    from dieselfs.integrations.image_files import read_file
+
     def to_tensor(content: bytes) -> Any:
         return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
-    def loader_of(root: Path) -> Any:
-        images = datasets.ImageFolder(root, loader=_bytes_of, transform=to_tensor)
+    def loader_of(images: Any) -> Any:
         return DataLoader(
             images,
             batch_size=_BATCH,
@@ -143,9 +155,15 @@ def loader(
         assert seen == data.files
         return time.perf_counter() - begin
 
-    with warm_roots(data, kinds) as roots:
+    with warm_roots(data, kinds) as roots, _diesel_dataset(data, roots, to_tensor) as diesel:
         order = contenders.in_random_order(data)
-        loaders = {name: loader_of(root) for name, root in roots.items()}
+        bars = {_DIESEL: DATASET_BAR}
+        loaders = {_DIESEL: loader_of(diesel)}
+        for name, root in roots.items():
+            for how, read in [("", _bytes_of), (_READ_FILE, read_file)]:
+                images = datasets.ImageFolder(root, loader=read, transform=to_tensor)
+                loaders[name + how] = loader_of(images)
+        bars |= {EROFS.name: LOADER_BAR, EROFS.name + _READ_FILE: READ_FILE_BAR}
 
         def prepare(number: int) -> None:
             turns = list(roots.items())
@@ -157,18 +175,44 @@ def loader(
             alternates=True,
             prepare=prepare,
         )
+        names = [name for name in loaders if name != EXT4]
         del loaders  # ends the workers, which hold nothing open, before the mounts go
         gc.collect()
     return [
         judge(
-            f"stock DataLoader over ImageFolder, {_WORKERS} workers, warm, {data}: {name} x ext4",
-            times.ratios(name, "ext4"),
-            LOADER_BAR if name == EROFS.name else REPORTED,
+            f"stock DataLoader, {_WORKERS} workers, warm, {data}: {name} x ext4 and ImageFolder",
+            times.ratios(name, EXT4),
+            bars.get(name, REPORTED),
             files_per_s={name: data.files / times.median(name) for name in times.seconds},
         )
-        for name in roots
-        if name != "ext4"
+        for name in names
     ]
+
+
+@contextmanager
+def _diesel_dataset(
+    data: contenders.Dataset, roots: Mapping[str, Path], transform: Callable[[bytes], Any]
+) -> Iterator[Any]:
+    """A DieselDataset with node memory for everything, which an epoch has filled."""
+    from dieselfs.integrations.torch_dataset import DieselDataset
+
+    root = next(root for name, root in roots.items() if name != EXT4)
+    snapshot = contenders.described(root)["snapshot_file"]
+    places = contenders.dlcmd_environment(data.folder)
+    with (
+        connect("bench", store=places["DIESELFS_STORE"], index=places["DIESELFS_INDEX"]) as client,
+        TemporaryDirectory(prefix="bench-", dir="/dev/shm") as folder,
+        NodeMemory.open(
+            TaskFolder.at("bench", Path(folder)),
+            client.dataset.reader,
+            budget_bytes=data.payload_bytes * 5 // 4 + (64 << 20),
+        ) as memory,
+    ):
+        client.load_meta(Path(snapshot))
+        made = DieselDataset(client, loader=bytes, transform=transform, memory=memory)
+        for number in range(0, len(made), _BATCH):
+            made.__getitems__(range(number, min(number + _BATCH, len(made))))
+        yield made
 
 
 class _FreshMount:
