@@ -2,7 +2,7 @@
 
 `dlcmd put -j 2` of a warm directory of files of few bytes, with `--publish` against `--no-publish`,
 in turn, the whole command timed. Files of few bytes are the worst case: the put costs 15 µs of
-processor time a file, and the snapshot 3 µs (its build from the index, 1.6 µs of it the scan), on
+processor time a file, and the snapshot 2.5 µs (its build from the index, 1.6 µs of it the scan), on
 one core, after the last commit. So 0.85 of the rate is expected here. Files of 110 KiB cost the put
 200 µs each, and the snapshot is 0.98 of it or more.
 
