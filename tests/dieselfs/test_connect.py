@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import dieselfs
+from chunkstore.errors import NoStoreYet
 from dieselfs.errors import AddressError, ConfigError, SnapshotNotFound
 from dieselfs.snapshots.tagging import tag_snapshot
 from metadata.errors import DatasetNotFound
@@ -51,6 +52,8 @@ def test_urls_and_bad_settings(tmp_path: Path) -> None:
         client.put(b"x", "x")
     assert (tmp_path / "s/datasets/pets").is_dir()
     with pytest.raises(DatasetNotFound):
+        dieselfs.connect("cats", **places)  # type: ignore[arg-type]
+    with pytest.raises(NoStoreYet):
         dieselfs.connect("pets")
     with pytest.raises(AddressError):
         dieselfs.connect("pets:cat")
