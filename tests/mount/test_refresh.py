@@ -230,7 +230,7 @@ def test_the_old_server_ends_by_itself_when_its_last_file_is_closed(
         assert kept.read() == BEFORE["changed"]
     eventually(lambda: not is_alive(old), "the end of the old server")
     assert tree(mount.path) == AFTER
-    assert len(mount.servers()) == len([pid for pid in mount.servers() if is_alive(pid)])
+    eventually(lambda: all(map(is_alive, mount.servers())), "only processes that run")
 
 
 def test_an_old_server_that_is_killed_is_replaced_too(mount: Mount, versions: Versions) -> None:
