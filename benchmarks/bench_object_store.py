@@ -42,8 +42,8 @@ def in_parallel(calls: list[Callable[[], object]]) -> None:
 
 
 class CpuSeconds:
-    """What rounds cost this process and those that it has waited for (the client), and Ceph's
-    daemons (the gateway)."""
+    """The CPU seconds of rounds: of this process and those that it has waited for (the client),
+    and of Ceph's daemons (the gateway)."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], list[float]] = {}

@@ -51,8 +51,8 @@ from metadata.snapshot import Snapshot
 
 FOLDERS = 100
 GIVEN = {4 << 10: 0.008, 110 << 10: 0.017}
-"""Of the dataset, by the size of its files: what the mount is told as --memory. The control group
-is charged for more: names in directories' pages (24 bytes a file), plans (8 bytes a file), and what
+"""The part of the dataset that is given as --memory, by the size of files. The control group is
+charged for more: names in directories' pages (24 bytes a file), plans (8 bytes a file), and what
 the store's files leave in the page cache until they are dropped (a chunk or two). All of it is to
 be 2%."""
 SEEK_S, BYTES_PER_S = 8.3e-3, 150e6

@@ -40,7 +40,7 @@ _DIGEST_DIGITS: Final = 16
 
 
 class PutState(StrEnum):
-    """What the holder of a lease does."""
+    """The work of a lease's holder."""
 
     WAITING = "waiting"
     """It waits for another put into the same paths."""

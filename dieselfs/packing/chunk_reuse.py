@@ -104,7 +104,7 @@ def _head(dataset: Dataset, chunk_id: ChunkId) -> tuple[bytes, ChunkHead]:
 
 
 class _Wanted:
-    """What a put would store: files of its sources that the dataset does not have."""
+    """The files that a put would store: those of its sources that the dataset does not have."""
 
     def __init__(self, dataset: Dataset, sources: Sequence[SourceTree | FileList]) -> None:
         self._namespace = dataset.namespace

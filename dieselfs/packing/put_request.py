@@ -40,7 +40,7 @@ class FileList:
 
 
 class Beside(StrEnum):
-    """What a put does while another put into the same paths is under way."""
+    """The behaviour of a put while another put into the same paths is under way."""
 
     WAIT = "wait"
     """Wait for its end, then skip what it has put."""
@@ -73,7 +73,7 @@ class PackRequest:
     snapshot_folder: Path | None = None
     """The folder in which a snapshot is built to be published at the end; None: publish none."""
     beside: Beside = Beside.WAIT
-    """What to do while another put into the same paths is under way."""
+    """The behaviour while another put into the same paths is under way."""
 
 
 @dataclass(slots=True)

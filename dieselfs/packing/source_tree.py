@@ -20,7 +20,7 @@ from chunkstore.link_targets import target_problem
 from dieselfs.dataset.path_filter import PathFilter
 
 LinkRule = Literal["follow", "keep", "skip", "refuse"]
-"""What becomes of symbolic links.
+"""The treatment of symbolic links.
 
 follow: what they lead to is taken under their names. keep: they are put as links, except those that
 lead out of their source, which are left out. skip: all are left out. refuse: any prevents the put.

@@ -28,7 +28,7 @@ POLL_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """What a mount knows of its generation and the store's."""
+    """A mount's generation and the newest one that it knows of in the store."""
 
     generation: int
     """The generation that is shown."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from chunkstore.progress import Progress
 from dieselfs.cli.command import (
     command,
     dry_run_option,
@@ -21,9 +19,14 @@ from dieselfs.cli.command import (
     size_option,
 )
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.commands.put_report import (
+    SHOWN_FAILURES,
+    ShownProgress,
+    name_left_out,
+    show_summary,
+)
 from dieselfs.cli.rendering.exit_codes import ExitCode, Failure, report
-from dieselfs.cli.rendering.output import Output, counted, picked, printable
-from dieselfs.cli.rendering.progress import Reached
+from dieselfs.cli.rendering.output import counted, picked, printable
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_address
 from dieselfs.dataset.path_filter import PathFilter
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from dieselfs.packing.put_request import FileList, PackProgress, PackRequest
     from dieselfs.packing.source_tree import LinkRule, SourceTree
 
-_SHOWN_FAILURES = 20
 _MIN_CHUNK_BYTES = 4 << 10
 _MAX_CHUNK_BYTES = 1 << 30
 
@@ -287,7 +289,7 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
         except (DatasetNotFound, NoStoreYet):
             dataset = None
         found = forecast(request, dataset)
-    _name_outside(context.output, found.outside)
+    name_left_out(context.output, found.outside)
     context.output.result(
         {
             "dry_run": True,
@@ -317,7 +319,7 @@ def _put(
 
     began = time.monotonic()
     with ExitStack() as shown:
-        progress.on_change = _Shown(
+        progress.on_change = ShownProgress(
             lambda: shown.enter_context(context.progress("put")), context.output.note
         )
         progress.on_note = context.output.note
@@ -335,7 +337,7 @@ def _put(
                 "same command again puts the rest"
             )
             raise
-    _summary(context, address, progress, time.monotonic() - began)
+    show_summary(context, address, progress, time.monotonic() - began)
     if progress.unpublished:
         context.output.note(
             f"the files are put, but no snapshot was published: {printable(progress.unpublished)}; "
@@ -347,9 +349,9 @@ def _put(
             f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} "
             "--report` before training"
         )
-    _name_outside(context.output, progress.outside)
+    name_left_out(context.output, progress.outside)
     if progress.failed:
-        for reason in progress.failed[:_SHOWN_FAILURES]:
+        for reason in progress.failed[:SHOWN_FAILURES]:
             context.output.note(f"not put: {printable(reason)}")
         deleted = ", so nothing that is gone was deleted" if request.delete else ""
         raise PartialFailure(
@@ -363,109 +365,3 @@ def _put(
             "make them lead below it, or leave them out with --exclude",
         )
     return ExitCode.OK
-
-
-def _name_outside(output: Output, reasons: Sequence[str]) -> None:
-    for reason in reasons[:_SHOWN_FAILURES]:
-        output.note(f"link left out: {printable(reason)}")
-    if len(reasons) > _SHOWN_FAILURES:
-        output.note(f"… and {len(reasons) - _SHOWN_FAILURES:,} more links left out")
-
-
-class _Shown:
-    """Turns counts since the start into steps of a progress bar.
-
-    The bar begins at the first change: it has a thread, and the packing processes are forked
-    before.
-    """
-
-    def __init__(self, begin: Callable[[], Progress], note: Callable[[str], None]) -> None:
-        self._begin = begin
-        self._note = note
-        self._stopping = False
-        self._shown: Progress | None = None
-        self._expected = False
-
-    def __call__(self, progress: PackProgress) -> None:
-        if self._shown is None:
-            self._shown = self._begin()
-            self._reached = Reached(self._shown)
-        if progress.stopping and not self._stopping:
-            self._stopping = True
-            self._note("committing what is stored; press Ctrl-C again to leave at once")
-        if progress.walked and not self._expected:
-            self._expected = True
-            self._shown.expect(progress.files_found, 0)
-        files = progress.files_committed + progress.files_unchanged + len(progress.failed)
-        self._reached.files(files, progress.bytes_committed)
-
-
-def _snapshot_record(progress: PackProgress) -> dict[str, Any]:
-    """Return what JSON says of the snapshot that was published; null if there is none."""
-    shown = progress.snapshot
-    if shown is None:
-        return {"snapshot": None, "snapshot_error": progress.unpublished or None}
-    return {
-        "snapshot": shown.snapshot_id,
-        "snapshot_published": shown.is_new,
-        "snapshot_bytes": shown.size_bytes,
-        "snapshot_elapsed_s": round(shown.elapsed_s, 3),
-        "snapshots_deleted": list(shown.deleted),
-    }
-
-
-def _summary(
-    context: CommandContext, address: DatasetAddress, progress: PackProgress, elapsed_s: float
-) -> None:
-    output, files, chunks = context.output, progress.files_committed, progress.chunks_committed
-    size_bytes = progress.bytes_committed
-    unchanged = max(0, progress.files_unchanged - progress.files_reused)
-    if output.json:
-        output.record(
-            {
-                "files": files,
-                "bytes": size_bytes,
-                "chunks": chunks,
-                "unchanged": unchanged,
-                "reused": progress.files_reused,
-                "repaired": progress.files_repaired,
-                "deleted": progress.files_deleted,
-                "failed": len(progress.failed),
-                "special": len(progress.special),
-                "links": len(progress.links),
-                "outside": len(progress.outside),
-                "elapsed_s": round(elapsed_s, 3),
-                "target": str(address),
-                **_snapshot_record(progress),
-            }
-        )
-        return
-    for paths, kind, more in (
-        (progress.special, "special file", " (sockets, pipes, devices)"),
-        (progress.links, "symbolic link", ""),
-    ):
-        if paths:
-            named = ", ".join(printable(os.fsdecode(path)) for path in paths[:3])
-            rest = ", …" if len(paths) > 3 else ""
-            output.note(f"left out {counted(len(paths), kind)}{more}: {named}{rest}")
-    if output.quiet:
-        return
-    rate = files / elapsed_s if elapsed_s else 0
-    skipped = f", {unchanged:,} unchanged" if unchanged else ""
-    if progress.files_reused:
-        skipped += f", {progress.files_reused:,} in chunks that a killed put had stored"
-    if progress.files_repaired:
-        skipped += f", {progress.files_repaired:,} damaged in the store and repaired"
-    if progress.files_deleted:
-        skipped += f", {progress.files_deleted:,} deleted"
-    if progress.chunks_retired:
-        skipped += f", {counted(progress.chunks_retired, 'chunk')} put twice and retired"
-    shown = progress.snapshot
-    if shown is not None and shown.is_new:
-        skipped += f", snapshot {shown.snapshot_id.partition('-')[0]} published"
-    output.line(
-        f"put {counted(files, 'file')}, {human_size(size_bytes)}, in {counted(chunks, 'chunk')}"
-        f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"
-    )
-    if sys.stdout.isatty():
-        output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")
