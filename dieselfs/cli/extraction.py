@@ -183,6 +183,7 @@ class Extraction:
             self._count(skipped=skipped)
 
     def _write(self, batch: Iterable[Copy], contents: Iterator[Content]) -> None:
+        files = size = 0
         for parent, group in _by_parent(batch):
             with self.folder.directory(parent) as directory:
                 for copy in group:
@@ -194,7 +195,8 @@ class Extraction:
                         self._make_link(directory, copy, content)
                         continue
                     directory.write_file(copy.name, entry.mode, entry.mtime_ns, content)
-                    self._count(files=1, size=entry.size)
+                    files, size = files + 1, size + entry.size
+        self._count(files=files, size=size)
 
     def _make_link(self, directory: LocalDirectory, copy: Copy, content: Iterable[Content]) -> None:
         target, depth = b"".join(content), copy.target.count("/")
