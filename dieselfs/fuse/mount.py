@@ -119,7 +119,8 @@ class _Server:
         self._mountpoint = resolve(options.mountpoint)
         self._refreshes = handed.refreshes
         self._started = time.monotonic()
-        self._is_supervised = True
+        self._supervisor_pid = os.getppid()
+        """0 when it has ended."""
         resumes = handed.role in (Role.RESUME, Role.UPGRADE)
         self._mounted_ns: int = handed.state["mounted_ns"] if resumes else time.time_ns()
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -247,7 +248,7 @@ class _Server:
                 self._ends.put(_REPLACED)
             if message.get("gone") and self._front is not None:
                 self._front.note_gone()
-        self._is_supervised = False
+        self._supervisor_pid = 0
         log.warning("the supervisor has ended: the mount ends with this process")
 
     def _note_superseded(self) -> None:
@@ -306,7 +307,8 @@ class _Server:
             options.task_folder,
             front.choice,
             options.sharing_key,
-            pid=os.getppid() if self._is_supervised else os.getpid(),
+            # A supervisor may have ended a moment ago: then another process is the parent.
+            pid=parent if (parent := os.getppid()) == self._supervisor_pid else os.getpid(),
         )
 
     def _statistics_document(self) -> bytes:
