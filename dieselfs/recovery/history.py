@@ -30,6 +30,7 @@ from dieselfs.errors import DirectoryNotFound, HistoryDamaged, Refused
 from dieselfs.recovery.chunk_evidence import FURTHEST, ChunkEvidence
 from dieselfs.recovery.parallel_reads import read_in_parallel
 from metadata.errors import SnapshotRefused
+from metadata.rebuild.chunk_table import chunks_to_read
 from metadata.snapshot_format import MAX_HEADER_BYTES, decode_header
 
 _LOST_COMMITS_HINT: Final = (
@@ -116,13 +117,22 @@ class History:
         return {chunk: commit.generation for commit in self.commits for chunk in commit.retired}
 
     @property
-    def earliest_generation(self) -> int:
-        """The first generation for which an index can still be made.
+    def reachable(self) -> Sequence[range]:
+        """The generations for which an index can still be made, ascending.
 
-        It is the last one that retired a chunk which has been deleted since.
+        A generation is left out if a purge or gc has deleted one of its chunks: one that was added
+        up to it and retired later.
         """
-        deleted = (g for chunk, g in self.retired().items() if chunk not in self.stored)
-        return max(deleted, default=BIRTH_GENERATION)
+        added, found, first = self.added(), list[range](), BIRTH_GENERATION
+        for begin, end in sorted(
+            (added.get(chunk, BIRTH_GENERATION), retired)
+            for chunk, retired in self.retired().items()
+            if chunk not in self.stored
+        ):
+            if begin > first:
+                found.append(range(first, begin))
+            first = max(first, end)
+        return [*found, range(first, len(self.commits) + 1)]
 
     def lost_chunks(self) -> list[ChunkRef]:
         """Return the chunks that are committed, not retired, and not in the store.
@@ -171,17 +181,28 @@ class History:
         Raises `Refused` if it does not exist or is not reachable any more.
         """
         if not BIRTH_GENERATION <= generation <= len(self.commits):
+            raise Refused(f"there is no generation {generation} of {self.name}", self.choice())
+        commits = self.commits[:generation]
+        if not any(generation in reach for reach in self.reachable):
             raise Refused(
-                f"there is no generation {generation} of {self.name}",
-                f"choose one from {self.earliest_generation} to {len(self.commits)}",
+                f"generation {generation} of {self.name} cannot be rebuilt: "
+                f"{_what_is_deleted(self, commits)}",
+                self.choice(generation),
             )
-        if generation < self.earliest_generation:
-            raise Refused(
-                f"generation {generation} of {self.name} cannot be rebuilt: some of its chunks "
-                "were purged and deleted",
-                f"choose one from {self.earliest_generation} to {len(self.commits)}",
-            )
-        return self.commits[:generation]
+        return commits
+
+    def choice(self, near: int | None = None) -> str:
+        """Return the advice to choose a reachable generation; it names the nearest ones.
+
+        Without `near` these are the last ones.
+        """
+        goal = len(self.commits) if near is None else near
+        nearest = sorted(
+            self.reachable, key=lambda reach: min(abs(end - goal) for end in _ends(reach))
+        )
+        named = sorted(nearest[:_NAMED_AT_MOST], key=lambda reach: reach.start)
+        listed = ", ".join(" to ".join(map(str, _ends(reach))) for reach in named)
+        return f"choose one that still has all of its chunks: {listed}"
 
 
 def read_history(
@@ -371,10 +392,29 @@ def _snapshot_generations(
     return found
 
 
+def _ends(reach: range) -> list[int]:
+    """Return the first and the last generation; once if they are the same."""
+    return sorted({reach.start, reach.stop - 1})
+
+
+def _what_is_deleted(history: History, commits: Sequence[Commit]) -> str:
+    """Return which of the chunks that the last of `commits` needs a purge or gc has deleted."""
+    needed = [chunk.ref.id for chunk in chunks_to_read(commits)]
+    retired = history.retired()
+    deleted = [chunk for chunk in needed if chunk in retired and chunk not in history.stored]
+    chunks = [f"{chunk} (retired by generation {retired[chunk]})" for chunk in deleted]
+    of = f"{len(deleted):,} of its {counted(len(needed), 'chunk')}"
+    return f"{of} {agreed(len(deleted), 'were')} purged and deleted: {_first_of(chunks)}"
+
+
+def _first_of(listed: Sequence[str]) -> str:
+    more = len(listed) - _NAMED_AT_MOST
+    return ", ".join(listed[:_NAMED_AT_MOST]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def _what_is_lost(history: History) -> str:
     reasons = [f"commit {generation} is missing" for generation in history.missing]
     reasons += [damaged.reason for damaged in history.damaged]
-    more = len(reasons) - _NAMED_AT_MOST
-    text = ", ".join(reasons[:_NAMED_AT_MOST]) + (f" and {more:,} more" if more > 0 else "")
+    text = _first_of(reasons)
     of = f"{len(reasons):,} of {counted(history.newest, 'commit')} of {history.name}"
     return f"{of} {agreed(len(reasons), 'are')} lost: {text}"

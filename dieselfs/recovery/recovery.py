@@ -226,8 +226,7 @@ class _Recovery:
             raise Refused(
                 f"{self._name} did not exist then: it was created at "
                 f"{_printed(history.commits[0].time_ns)}",
-                f"choose a later time, or a generation from {history.earliest_generation} to "
-                f"{len(history.commits)}",
+                f"choose a later time, or {history.choice(BIRTH_GENERATION)}",
             )
         commits = history.at(generation)
         if self._options.reads_only:
@@ -270,7 +269,7 @@ class _Recovery:
             raise Refused(
                 f"a purge or gc deleted chunks of generation {commits[-1].generation} of "
                 f"{self._name} during the recovery",
-                "run the same command again: it names the earliest generation",
+                "run the same command again: it names what is missing",
             )
         return self._report(history, state, snapshot_id=snapshot_id, snapshot=path)
 

@@ -60,7 +60,7 @@ def test_a_sound_dataset(dataset: Dataset) -> None:
     assert history.dataset == dataset.ref
     assert [commit.generation for commit in history.commits] == [1, 2]
     assert history.commits[0] == dataset.log.read(1)
-    assert (history.newest, history.lost, history.earliest_generation) == (2, (), 1)
+    assert (history.newest, history.lost, history.reachable) == (2, (), [range(1, 3)])
     assert set(history.stored) == set(history.added())
     assert not history.uncommitted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -27,11 +28,12 @@ from dieselfs.assembly import open_index
 from dieselfs.dataset.dataset import open_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import HistoryDamaged, Refused
+from dieselfs.housekeeping.purge.purge_request import PurgeRequest
 from dieselfs.packing.pack import pack
 from dieselfs.packing.put_request import PackProgress, PackRequest
 from dieselfs.packing.source_tree import SourceTree
 from dieselfs.recovery import AtTime, RecoveryOptions, read_history, recover
-from dieselfs.snapshots.lifecycle import build, list_local
+from dieselfs.snapshots.lifecycle import build, list_local, publish_snapshot
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, register_dataset
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
@@ -40,7 +42,7 @@ from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
 from metadata.snapshot import Snapshot
 from tests.chunkstore.packed import StoreWrapper
-from tests.dieselfs.housekeeping.purge.purged_dataset import NAME, PurgedDataset
+from tests.dieselfs.housekeeping.purge.purged_dataset import NAME, PurgedDataset, random_change
 from tests.dieselfs.recovery.random_dataset import (
     Maps,
     all_maps,
@@ -49,6 +51,8 @@ from tests.dieselfs.recovery.random_dataset import (
     make_dataset,
 )
 from tests.metadata.stepped_index import Piecewise, Stopped
+
+NO_HOLES = PurgeRequest(leave=0, grace_s=0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -239,7 +243,7 @@ def test_nobody_writes_by_a_held_index(tmp_path: Path) -> None:
     assert read_history(store, "pets").newest == newest
 
 
-def test_what_was_purged_is_the_limit_of_the_past() -> None:
+def test_a_generation_whose_chunk_was_purged_is_refused_with_the_chunk() -> None:
     store, index = MemoryObjectStore(), MemoryStore()
     dataset = open_dataset(store, index, "pets", create=True)
     for data in (b"old", b"new"):
@@ -250,20 +254,60 @@ def test_what_was_purged_is_the_limit_of_the_past() -> None:
     store.delete(chunk_key("pets", old.id))
     dataset.catch_up()
     history = read_history(store, "pets")
-    assert history.earliest_generation == 4
+    assert history.reachable == [range(1, 2), range(4, 5)]
     assert not history.lost_chunks()
     assert old.id not in history.stored
     assert not history.uncommitted
-    with pytest.raises(Refused, match="purged") as refused:
+    with pytest.raises(Refused) as refused:
         recover(store, MemoryStore(), "pets", RecoveryOptions(until=3))
-    assert refused.value.hint == "choose one from 4 to 4"
-    recover(store, MemoryStore(), "pets", RecoveryOptions(until=4))
+    assert str(refused.value).partition(": ")[2] == (
+        f"1 of its 2 chunks was purged and deleted: {old.id} (retired by generation 4)"
+    )
+    assert refused.value.hint == "choose one that still has all of its chunks: 1, 4"
+    for until in (1, 4):
+        recover(store, MemoryStore(), "pets", RecoveryOptions(until=until))
     again = MemoryStore()
     recover(store, again, "pets")
     assert all_maps(again, dataset) == all_maps(index, dataset)
     assert contents(open_dataset(store, again, "pets")) == {b"a": b"new"}
     with pytest.raises(Refused, match="no generation 99"):
         recover(store, MemoryStore(), "pets", RecoveryOptions(until=99))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_purges_each_generation_whose_chunks_exist_is_reached(
+    seed: int, tmp_path: Path
+) -> None:
+    """Those of published snapshots among them; the others are refused by chunks that are gone."""
+    world, draw = PurgedDataset(), random.Random(seed)
+    then: dict[int, dict[bytes, bytes]] = {1: {}}
+    published = set[int]()
+    for step in range(30):
+        random_change(world, draw)
+        if step % 5 == 4:
+            world.purge(NO_HOLES)
+        generation = read_history(world.store, NAME).newest
+        for since in range(max(then) + 1, generation + 1):  # a purge commits and changes no file
+            then[since] = dict(world.files)
+        if step % 7 == 3:
+            publish_snapshot(world.store, build(world.open(), tmp_path / "snapshots"))
+            published.add(generation)
+    world.purge(NO_HOLES)
+    history = read_history(world.store, NAME)
+    reached = {generation for reach in history.reachable for generation in reach}
+    assert published <= reached < set(range(1, history.newest + 1))
+    assert min(reached) < max(set(then) - reached) < max(reached)
+    for generation, files in then.items():
+        index, options = MemoryStore(), RecoveryOptions(until=generation)
+        if generation in reached:
+            recover(world.store, index, NAME, options)
+            assert contents(open_dataset(world.store, index, NAME)) == files, generation
+        else:
+            with pytest.raises(Refused, match="purged and deleted") as refused:
+                recover(world.store, index, NAME, options)
+            named = re.findall(r"(\S+) \(retired", str(refused.value))
+            assert named
+            assert not {ChunkId.parse(chunk) for chunk in named} & history.stored.keys()
 
 
 def test_a_lost_chunk_is_named_and_gone_on_without_when_told() -> None:

@@ -104,6 +104,24 @@ def test_since_and_until(dlcmd: Dlcmd, pets: Client, tmp_path: Path) -> None:
     assert dlcmd("recover", "pets", "--until", now).lines[0].startswith("pets, generation 3")
 
 
+def test_until_reaches_a_published_snapshot_behind_a_purge(dlcmd: Dlcmd, pets: Client) -> None:
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    for path in ("cat/1.jpg", "cat/2.jpg"):
+        assert dlcmd("rm", "-y", f"pets:{path}").code == 0
+        assert dlcmd("purge", "--leave", "0", "--grace", "0", "pets").code == 0
+    result = dlcmd("recover", "pets", "--until", "2")
+    assert result.code == 0, result.err
+    assert dlcmd("cat", "pets@2:cat/1.jpg").out == FILES["cat/1.jpg"]
+    [record] = dlcmd("recover", "pets", "--until", "2", "-n", "--json").records
+    reachable = record["reachable_generations"]
+    assert record["earliest_generation"] == reachable[-1][0] > 3
+    assert reachable[0] == [1, 2]
+    refused = dlcmd("recover", "pets", "--until", str(reachable[-1][0] - 1))
+    assert refused.code == 1
+    assert "purged and deleted" in refused.err
+    assert "choose one that still has all of its chunks: 1 to 2, " in refused.err
+
+
 def test_what_makes_no_sense_is_refused(dlcmd: Dlcmd, pets: Client, url: str) -> None:
     for arguments in (
         ["--until", "2", "--to", url],
