@@ -14,6 +14,7 @@ from pathlib import Path
 
 QUICK = {
     "bench_kernel_image": ["--quick"],
+    "bench_cache_cluster": ["--quick"],
     "bench_client": ["--files", "5000", "--rounds", "1"],
     "bench_get": ["--files", "500", "--rounds", "1"],
     "bench_hedging": ["--reads", "2000"],
