@@ -1,10 +1,11 @@
 /* Reads files in a given order: open, read to the end, close. What a training epoch asks of a file system, and nothing else.
  *
- *   reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] ROOT LIST
+ *   reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] [-s MOMENT] ROOT LIST
  *
  * LIST holds one path a line, relative to ROOT. Each thread takes a contiguous slice of it. Prints one line of JSON; `seconds` runs from the moment
  * when all threads are ready to the end of the last one. -w also times each file: `waits` are those that took longer than 1 ms, `longest` is one file's seconds. -r keeps a thread to
- * a pace, as a trainer would: a file is not opened before its turn. -c also makes a checksum of content and position of all files (and is not for timing).
+ * a pace, as a trainer would: a file is not opened before its turn. -s begins at a moment of CLOCK_MONOTONIC, so that several
+ * processes begin together; `seconds` runs from that moment. -c also makes a checksum of content and position of all files (and is not for timing).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,6 +22,7 @@
 enum { BUFFER_BYTES = 1 << 20, MAX_THREADS = 64 };
 
 static int root, with_checksum, with_waits;
+static double moment; /* of CLOCK_MONOTONIC, when reading begins; 0: at once */
 static double pace; /* bytes a second of one thread; 0: as fast as it goes */
 static char **paths;
 static pthread_barrier_t ready;
@@ -125,7 +127,7 @@ static size_t load_list(const char *name)
 int main(int argc, char **argv)
 {
     int threads = 1, option;
-    while ((option = getopt(argc, argv, "cwr:t:")) != -1) {
+    while ((option = getopt(argc, argv, "cwr:t:s:")) != -1) {
         if (option == 'c')
             with_checksum = 1;
         else if (option == 'w')
@@ -134,11 +136,13 @@ int main(int argc, char **argv)
             pace = atof(optarg);
         else if (option == 't')
             threads = atoi(optarg);
+        else if (option == 's')
+            moment = atof(optarg);
         else
             return 2;
     }
     if (argc - optind != 2 || threads < 1 || threads > MAX_THREADS) {
-        fprintf(stderr, "usage: reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] ROOT LIST\n");
+        fprintf(stderr, "usage: reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] [-s MOMENT] ROOT LIST\n");
         return 2;
     }
     if ((root = open(argv[optind], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
@@ -152,8 +156,10 @@ int main(int argc, char **argv)
         if ((errno = pthread_create(&slices[t].thread, NULL, read_slice, &slices[t])))
             fail("thread");
     }
+    if (moment)
+        sleep_until(moment);
     pthread_barrier_wait(&ready);
-    double begin = now();
+    double begin = moment ? moment : now();
     uint64_t bytes = 0, checksum = 0, waits = 0;
     double longest = 0;
     for (int t = 0; t < threads; t++) {

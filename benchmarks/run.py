@@ -38,6 +38,7 @@ QUICK = {
     "bench_snapshot": ["--files", "20000"],
     "bench_scrub": ["--quick"],
     "bench_shuffle": ["--files", "20000"],
+    "bench_readers": ["--quick"],
     "bench_recovery": ["--files", "20000", "--rounds", "1"],
     "bench_read_miss": ["--files", "500", "--rounds", "1"],
     "bench_resume": ["--files", "20000", "--rounds", "1"],

@@ -121,6 +121,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--nonempty", action="store_true")
     parser.add_argument("--front", default="auto")
     parser.add_argument("--blob-cache", default="auto")
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--broken", default="", help="see `break_fronts`")
     parser.add_argument("--prefill-bytes", type=int)
     return parser.parse_args()
@@ -139,6 +140,7 @@ def options_of(chosen: argparse.Namespace, task: TaskFolder) -> MountOptions:
         nonempty=chosen.nonempty,
         front=chosen.front,
         blob_cache=chosen.blob_cache,
+        threads=chosen.threads,
         prefill_bytes=chosen.prefill_bytes,
     )
 

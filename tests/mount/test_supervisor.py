@@ -55,11 +55,13 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
     return pack(folder / "source", folder)
 
 
+# Little memory and no filling ahead, so that readers make requests all the time.
+BUSY = ("--cache-bytes", str(2 << 20), "--prefill-bytes", "0")
+
+
 @pytest.fixture
 def mount(dataset: PackedDataset, tmp_path: Path) -> Iterator[Mount]:
-    # Little memory and no filling ahead, so that readers make requests all the time.
-    options = ("--cache-bytes", str(2 << 20), "--prefill-bytes", "0")
-    with mounted(dataset, tmp_path, *options) as mount:
+    with mounted(dataset, tmp_path, *BUSY) as mount:
         yield mount
 
 
@@ -123,6 +125,21 @@ def test_a_killed_server_is_replaced_and_no_reader_notices(mount: Mount) -> None
     assert mount.log.count("was killed by SIGKILL; another one takes over") == KILLS
     assert "Traceback" not in mount.log
     assert is_alive(mount.pid)
+
+
+@pytest.mark.parametrize("threads", [1, 6])
+def test_kills_and_upgrades_with_as_many_threads(
+    dataset: PackedDataset, tmp_path: Path, threads: int
+) -> None:
+    with mounted(dataset, tmp_path, *BUSY, "--threads", str(threads)) as mount:
+        with Readers(mount.path, count=8) as readers:
+            for _ in range(3):
+                mount.kill_server()
+                readers.go_on()
+                upgrade(mount)
+                readers.go_on()
+        assert readers.wrong == []
+        assert "Traceback" not in mount.log
 
 
 def test_servers_that_are_killed_as_soon_as_they_serve(mount: Mount) -> None:

@@ -23,6 +23,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.mounting.mount_flags import (
     BLOB_CACHES,
     FRONTS,
+    MOST_THREADS,
     mount_request,
 )
 from dieselfs.cli.mounting.mount_options import parse_mount_options
@@ -149,6 +150,12 @@ _ANSWER_TIMEOUT_S: Final = 2.0
         "With EROFS: read the blob through the page cache, or directly (default: by the "
         "sizes of the files)."
     ),
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    metavar="N",
+    help="Threads that receive the kernel's reads at a time (default: one a core, 2 to 4).",
 )
 @click.option(
     "--upgrade",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FRONTS: Final = ("auto", "erofs", "erofs-loop", "fuse")
 BLOB_CACHES: Final = ("auto", "buffered", "direct")
 EVICTIONS: Final = ("uniform", "lru")
+MOST_THREADS: Final = 64
 
 
 def mount_request(
@@ -57,6 +58,7 @@ def mount_request(
         prefill_bytes=prefill if flags["prefill"] is None else flags["prefill"],
         front=_chosen("front", FRONTS, flags, options) or "auto",
         blob_cache=_chosen("blob_cache", BLOB_CACHES, flags, options) or "auto",
+        threads=_threads(flags, options),
         patience_s=float(_patience(flags, options) or PATIENCE_S),
         peers=_peers(options, flags),
         ssd=_ssd(options, flags),
@@ -111,6 +113,13 @@ def _peers(options: dict[str, str], flags: dict[str, Any]) -> PeerOptions:
 
 def _patience(flags: dict[str, Any], options: dict[str, str]) -> int | None:
     return as_number(options, "patience") if flags["patience"] is None else flags["patience"]
+
+
+def _threads(flags: dict[str, Any], options: dict[str, str]) -> int | None:
+    threads = as_number(options, "threads") if flags["threads"] is None else flags["threads"]
+    if threads is None or 1 <= threads <= MOST_THREADS:
+        return threads
+    raise UsageError(f"-o threads={threads}", f"write threads=1 to threads={MOST_THREADS}")
 
 
 def _chosen(

@@ -31,6 +31,7 @@ VALUES: Final = (
         "patience",
         "front",
         "blob_cache",
+        "threads",
     ),
     *("peers", "peer_listen", "peer_advertise", "peer_name", "peer_nodes"),
     *("secret_file", "cache_policy"),

@@ -184,7 +184,12 @@ class ErofsFront:
         EROFS may open the blob from the first answer on, until `opening` is closed.
         """
         parts = self._parts
-        self.connection = KernelConnection(fuse, is_tree=False, in_flight=parts.in_flight)
+        self.connection = KernelConnection(
+            fuse,
+            is_tree=False,
+            in_flight=parts.in_flight,
+            threads=parts.options.receiving_threads,
+        )
         self._server = BlobServer(
             self.connection,
             BlobRanges(parts.snapshot, self.layout),

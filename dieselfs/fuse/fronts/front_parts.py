@@ -14,6 +14,7 @@ from dieselfs.fuse.mounts.front_choice import FrontChoice, WantedCache, WantedFr
 from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.file_reader import FileReader
 from dieselfs.fuse.requests.in_flight import InFlight
+from dieselfs.fuse.requests.receiving_threads import threads_by_cores
 from dieselfs.fuse.supervision.supervisor import Handed, Role
 from dieselfs.shuffle.order import ShuffleParameters
 from metadata.snapshot import Snapshot
@@ -57,8 +58,15 @@ class MountOptions:
 
     None means a share of the free memory, 0 means nothing.
     """
+    threads: int | None = None
+    """The threads that receive READs at a time; None: by the cores of the machine."""
     sharing_key: str = ""
     """Equal for mounts that may share one server; shown in `.dieselfs/dataset.json`."""
+
+    @property
+    def receiving_threads(self) -> int:
+        """The threads that receive requests of the front."""
+        return threads_by_cores() if self.threads is None else self.threads
 
     @property
     def owner(self) -> Owner:

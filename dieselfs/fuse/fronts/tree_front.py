@@ -53,7 +53,12 @@ class TreeFront:
 
     def _serve(self, fuse: int) -> None:
         parts = self._parts
-        self.connection = KernelConnection(fuse, is_tree=True, in_flight=parts.in_flight)
+        self.connection = KernelConnection(
+            fuse,
+            is_tree=True,
+            in_flight=parts.in_flight,
+            threads=parts.options.receiving_threads,
+        )
         server = TreeServer(
             self.connection,
             parts.snapshot,

@@ -34,7 +34,7 @@ from dieselfs.fuse.requests.kernel_protocol import (
     answer_init,
     resend_notification,
 )
-from dieselfs.fuse.requests.receiving_threads import Receive, ReceivingThreads, Work
+from dieselfs.fuse.requests.receiving_threads import THREADS, Receive, ReceivingThreads, Work
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +78,13 @@ class Handler(Protocol):
 class KernelConnection:
     """One connection. Thread-safe. `fd` is the caller's, to close after `stop`."""
 
-    def __init__(self, fd: int, *, is_tree: bool, in_flight: InFlight | None = None) -> None:
+    def __init__(
+        self, fd: int, *, is_tree: bool, in_flight: InFlight | None = None, threads: int = THREADS
+    ) -> None:
         """Prepare a connection; for `is_tree` see `answer_init`.
 
-        `in_flight` has the requests that the former server left, or is an empty table.
+        `in_flight` has the requests that the former server left, or is an empty table. `threads`
+        receive at a time.
         """
         self.fd = fd
         self._in_flight = in_flight
@@ -90,7 +93,7 @@ class KernelConnection:
         self.counts: dict[str, int] = {}
         """Requests by kind."""
         self._is_tree = is_tree
-        self._threads = ReceivingThreads(self._receiver)
+        self._threads = ReceivingThreads(self._receiver, threads)
         self._handler: Handler
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """The descriptor that wakes the threads; -1, and closed, when all have ended."""

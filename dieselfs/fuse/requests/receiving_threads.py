@@ -8,6 +8,7 @@ thread receives at any time. A place that was given up is filled when the next r
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -16,6 +17,9 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 2
 """One more than one, so that a request does not wait behind a large reply."""
+MOST_BY_CORES: Final = 4
+"""The most threads that are useful: answers are written without the interpreter's lock, and made
+with it. A request wakes all threads that wait for one."""
 IDLE_S: Final = 10.0
 """The time after which a thread without a place ends."""
 
@@ -24,12 +28,20 @@ Receive: TypeAlias = Callable[[], Work | None]
 """A function that receives and handles one request; it returns work that waits, for its thread."""
 
 
+def threads_by_cores() -> int:
+    """Return how many threads receive READs on this machine, if nobody says otherwise."""
+    return min(max(len(os.sched_getaffinity(0)), THREADS), MOST_BY_CORES)
+
+
 class ReceivingThreads:
     """The threads of one connection, from `start` to `stop`. Daemon threads."""
 
-    def __init__(self, receiver: Callable[[], Receive]) -> None:
-        """Each thread calls `receiver` once, and what it returns until `stop`."""
-        self._receiver = receiver
+    def __init__(self, receiver: Callable[[], Receive], places: int = THREADS) -> None:
+        """Each thread calls `receiver` once, and what it returns until `stop`.
+
+        `places` threads receive at a time.
+        """
+        self._receiver, self._places = receiver, places
         lock = threading.Lock()
         self._may_receive = threading.Condition(lock)
         self._has_ended = threading.Condition(lock)
@@ -41,14 +53,14 @@ class ReceivingThreads:
     def start(self) -> None:
         """Start to receive."""
         with self._may_receive:
-            for _ in range(THREADS):
+            for _ in range(self._places):
                 self._fill_place()
 
     def note_request(self) -> None:
         """Note that a request was received: a place that was given up is filled again."""
-        if self._receiving < THREADS:
+        if self._receiving < self._places:
             with self._may_receive:
-                if self._receiving < THREADS and not self.is_stopped:
+                if self._receiving < self._places and not self.is_stopped:
                     self._fill_place()
 
     def end(self) -> bool:
@@ -91,7 +103,7 @@ class ReceivingThreads:
     def _take_place(self) -> bool:
         """Return True when this thread may receive again, False if it must end."""
         with self._may_receive:
-            if self._receiving < THREADS:
+            if self._receiving < self._places:
                 self._receiving += not self.is_stopped
                 return not self.is_stopped
             self._idle += 1

@@ -46,6 +46,7 @@ class MountRequest:
     prefill_bytes: int | None = None
     front: WantedFront = "auto"
     blob_cache: WantedCache = "auto"
+    threads: int | None = None
     patience_s: float = PATIENCE_S
     peers: PeerOptions = field(default_factory=PeerOptions)
     """Only what the caller gives: a daemon inherits the variables."""
@@ -85,6 +86,7 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
     for flag, value in (
         ("--front", request.front),
         ("--blob-cache", request.blob_cache),
+        ("--threads", request.threads),
         ("--uid", request.uid),
         ("--gid", request.gid),
         ("--memory", request.memory_bytes),

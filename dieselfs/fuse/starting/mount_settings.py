@@ -124,4 +124,5 @@ def mount_options(config: Config, request: MountRequest) -> MountOptions:
         blob_cache=request.blob_cache,
         shuffle=request.shuffle,
         prefill_bytes=request.prefill_bytes,
+        threads=request.threads,
     )

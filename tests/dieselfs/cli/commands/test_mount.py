@@ -221,6 +221,30 @@ def test_the_chosen_front_and_cache_reach_the_kernel(
     assert list(mountpoint.iterdir()) == []
 
 
+@pytest.mark.parametrize("front", [pytest.param("erofs", marks=as_root), "fuse"])
+def test_as_many_threads_receive_as_the_user_says(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, front: str
+) -> None:
+    def threads(*options: str) -> int:
+        mounted = dlcmd("mount", "pets", mountpoint, "--front", front, "--prefill", "0", *options)
+        assert mounted.code == 0, mounted.err
+        server = json.loads((mountpoint / ".dieselfs/dataset.json").read_text())["server_pid"]
+        found = len(os.listdir(f"/proc/{server}/task"))
+        assert dlcmd("umount", mountpoint).code == 0
+        return found
+
+    more = threads("--threads", "40") - threads("-o", "threads=3")
+    assert 35 <= more <= 39, "37, and a few threads that wait or have waited"
+
+
+@pytest.mark.parametrize("how", [["--threads", "0"], ["-o", "threads=65"], ["-o", "threads=two"]])
+def test_a_number_of_threads_that_is_none_is_refused(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint, *how).code == 2
+    assert not mountpoint.is_mount()
+
+
 @pytest.mark.parametrize("how", [["--front", "fast"], ["-o", "front=fast"], ["--plain"]])
 def test_a_front_that_is_none_is_refused(
     dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]

@@ -7,7 +7,13 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from dieselfs.fuse.requests import receiving_threads
-from dieselfs.fuse.requests.receiving_threads import THREADS, Receive, ReceivingThreads, Work
+from dieselfs.fuse.requests.receiving_threads import (
+    THREADS,
+    Receive,
+    ReceivingThreads,
+    Work,
+    threads_by_cores,
+)
 from tests.eventually import eventually
 
 POLL_S = 0.01
@@ -16,13 +22,13 @@ POLL_S = 0.01
 class Requests:
     """A queue of requests: each is work that waits, or None for one that is answered at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = THREADS) -> None:
         self.queue: SimpleQueue[Work | None] = SimpleQueue()
         self.answered = 0
         self.seen: set[int] = set()
         """The threads that have received a request."""
         self.alive = 0
-        self.threads = ReceivingThreads(self.receiver)
+        self.threads = ReceivingThreads(self.receiver, places)
 
     def receiver(self) -> Receive:
         self.alive += 1
@@ -93,6 +99,28 @@ def test_places_that_were_given_up_are_filled_and_taken_back(requests: Requests)
         eventually(lambda: threads._idle == requests.alive - THREADS)
     assert requests.alive <= 4 + THREADS, "idle threads are used again"
     assert (threads._receiving, threads._given) == (THREADS, 0)
+
+
+@pytest.mark.parametrize("places", [1, 5])
+def test_as_many_threads_receive_as_there_are_places(places: int) -> None:
+    requests, gate = Requests(places), threading.Event()
+    requests.threads.start()
+    try:
+        eventually(lambda: requests.alive == places)
+        requests.queue.put(waits(gate))
+        requests.are_answered(2 * places)
+        eventually(lambda: requests.threads._receiving == places)
+        assert requests.alive == places + 1, "the place of the one that waits is filled"
+    finally:
+        gate.set()
+        requests.threads.end()
+        assert requests.threads.wait_for_end(10)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 2), (2, 2), (3, 3), (64, 4)])
+def test_threads_by_cores(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
+    assert threads_by_cores() == threads
 
 
 def test_idle_threads_end(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
