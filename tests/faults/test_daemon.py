@@ -21,6 +21,7 @@ from tests.faults.flapping_store import calls, set_mode
 from tests.faults.reading import content, readers
 from tests.faults.served import NAME, Place, Served
 from tests.mount.mounting import is_alive
+from tests.stopping import stop
 
 BOUND_S = 20.0
 GONE = (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)
@@ -103,7 +104,7 @@ def test_daemon_killed(place: Place, mount: Served, measured: Measured, tmp_path
 def test_daemon_stopped(place: Place, mount: Served, measured: Measured, tmp_path: Path) -> None:
     assert (mount.path / PATHS[0]).read_bytes() == FILES[PATHS[0]]
     [server] = mount.servers()
-    os.kill(server, signal.SIGSTOP)
+    stop(server)
     with readers(mount.path, tmp_path / "readers", 2, PATHS) as (first, second):
         eventually(
             lambda: all(waits_for_fuse(reader.process.pid) for reader in (first, second)),

@@ -56,19 +56,6 @@ def is_alive(pid: int) -> bool:
     return state_of(pid) not in "ZX"
 
 
-def stop(pid: int) -> None:
-    """Stop a process, and wait until all its threads have stopped: until then one may take a
-    request, and its reader could not be killed."""
-    os.kill(pid, signal.SIGSTOP)
-    threads = Path(f"/proc/{pid}/task")
-
-    def has_stopped() -> bool:
-        states = [file.read_text().rpartition(")")[2].split()[0] for file in threads.glob("*/stat")]
-        return set(states) == {"T"}
-
-    eventually(has_stopped, "all threads have stopped")
-
-
 def listed(mountpoint: Path) -> MountInfo:
     """Return the entry of a mount in the list of mounts. On a busy machine its answer may come too
     late for a list."""

@@ -27,9 +27,9 @@ from tests.mount.mounting import (
     is_alive,
     mounted,
     start,
-    stop,
 )
 from tests.mount.packing import PackedDataset, random_bytes
+from tests.stopping import stop
 
 pytestmark = both_fronts
 

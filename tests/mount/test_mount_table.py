@@ -10,8 +10,9 @@ import pytest
 from dieselfs.fuse.mounts.mount_table import MountState, mounts
 from metadata.snapshot import Snapshot
 from tests.eventually import eventually, scaled_by_load
-from tests.mount.mounting import Mount, both_fronts, listed, mounted, stop
+from tests.mount.mounting import Mount, both_fronts, listed, mounted
 from tests.mount.packing import PackedDataset
+from tests.stopping import stop
 
 pytestmark = both_fronts
 
@@ -37,7 +38,7 @@ def test_a_control_directory_is_not_listed_as_a_mount(small_mount: Mount) -> Non
 
 
 def test_a_stopped_supervisor_is_not_missed(small_mount: Mount) -> None:
-    os.kill(small_mount.pid, signal.SIGSTOP)
+    stop(small_mount.pid)
     try:
         assert listed(small_mount.path).state is MountState.SERVING
     finally:

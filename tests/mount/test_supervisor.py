@@ -34,6 +34,7 @@ from tests.mount.mounting import (
     start,
 )
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
+from tests.stopping import stop
 
 FILES = 400
 KILLS = 10
@@ -299,7 +300,7 @@ def test_a_mount_that_is_unmounted_while_two_servers_serve_it(mount: Mount) -> N
     mount.faults.with_name("startup").write_text("supervisor-stopped")
     upgrade(mount)
     [following] = set(mount.servers()) - {before}
-    os.kill(following, signal.SIGSTOP)
+    stop(following)
     unmount(mount.path)
     eventually(lambda: not is_alive(before), "the end of the server before")
     for stopped in (following, mount.pid):

@@ -26,6 +26,7 @@ from tests.eventually import eventually, scaled_by_load
 from tests.peers.task_nodes import Reader, TaskNodes, make_dataset
 from tests.services.network_nodes import Node, network_nodes
 from tests.services.redis_processes import RedisProcess
+from tests.stopping import stop
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are made by root")
 LONG = bool(os.environ.get("DIESELFS_LONG_FAULTS"))
@@ -124,7 +125,7 @@ def serves(node: Node) -> None:
 
 def send(node: Node, what: signal.Signals) -> None:
     for pid in node.processes():
-        os.kill(pid, what)
+        stop(pid) if what == signal.SIGSTOP else os.kill(pid, what)
 
 
 Fault = Callable[[Node], None]

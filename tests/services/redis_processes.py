@@ -16,6 +16,7 @@ from types import TracebackType
 import redis
 
 from tests.eventually import eventually
+from tests.stopping import stop
 
 
 def free_port() -> int:
@@ -107,7 +108,7 @@ class RedisProcess:
 
     def pause(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        stop(self._process.pid)
 
     def resume(self) -> None:
         assert self._process is not None

@@ -27,6 +27,7 @@ from metadata.snapshot import Snapshot
 from tests.eventually import eventually
 from tests.peers.task_nodes import DLCMD, PeerDataset
 from tests.services.redis_processes import free_port
+from tests.stopping import stop
 
 SECRET: Final = "the secret of the cache cluster of a test"
 START_S: Final = 60.0
@@ -82,10 +83,10 @@ class NodeProcess:
 
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
-        self.process.send_signal(number)
         if number == signal.SIGSTOP:
-            state = Path(f"/proc/{self.process.pid}/stat")
-            eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "it stops")
+            stop(self.process.pid)
+        else:
+            self.process.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code."""

@@ -37,6 +37,7 @@ from tests.dieselfs.cache.processes import (
     read_until,
 )
 from tests.eventually import eventually
+from tests.stopping import stop
 
 
 def master_pid(memory: NodeMemory) -> int:
@@ -268,7 +269,7 @@ def test_a_master_that_hangs_is_read_past(
 ) -> None:
     with opened(folder, source) as memory:
         helper = master_pid(memory)
-        os.kill(helper, signal.SIGSTOP)
+        stop(helper)
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(remote_master, "ANSWER_TIMEOUT_S", 0.1)

@@ -25,7 +25,7 @@ from dieselfs.errors import PeerFailed, PeerRefused
 from tests.dieselfs.cache.peers.plain_chunks import PlainChunks, chunk, content
 from tests.dieselfs.cache.peers.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
-from tests.mount.mounting import stop
+from tests.stopping import stop
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -18,7 +18,7 @@ import pytest
 from dieselfs.cli.rendering.mount_statistics import Sample, rows, summary
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.eventually import eventually, scaled_by_load
-from tests.mount.mounting import stop
+from tests.stopping import stop
 
 CHECKOUT = Path(__file__).parents[4]
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")

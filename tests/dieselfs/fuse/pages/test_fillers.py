@@ -28,6 +28,7 @@ from dieselfs.fuse.pages.store_filler import StoreFiller
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
+from tests.stopping import stop
 
 PAGE = 4096
 CHUNKS, FILES = 4, 40
@@ -531,7 +532,7 @@ def test_a_process_that_has_died_is_started_again(
 def test_a_process_that_hangs_does_not_hang_the_end(pages: PageHelper, own_pids: set[int]) -> None:
     assert pages.stat(paths(1))
     [pid] = own_pids
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     results: list[bool] = []
     waiting = threading.Thread(target=lambda: results.append(pages.drop(paths(1))))
     waiting.start()
