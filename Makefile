@@ -9,7 +9,7 @@ CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-racy test-docs test-dist test-ceph docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-racy test-docs test-dist test-frameworks test-ceph docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -41,6 +41,10 @@ test-docs: torch  ## run the commands and Python blocks of all pages, in an envi
 
 test-dist: dist torch  ## install the packages of dist/ into empty environments, and read through a mount there
 	@DIESELFS_DIST=dist $(PYTHON_IN_VENV) -m pytest -n 0 tests/dist
+
+test-frameworks: torch  ## read a mount with TensorFlow and DALI, in an environment of their own (2 GB)
+	@scripts/frameworks.sh build/frameworks
+	@DIESELFS_FRAMEWORKS=build/frameworks $(PYTHON_IN_VENV) -m pytest -n 0 tests/mount/test_other_frameworks.py
 
 dist:  ## build dist/: the source package, and a wheel with the C extension for Python 3.11 and later
 	@scripts/setup.sh dist

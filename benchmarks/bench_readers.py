@@ -21,6 +21,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks import mount_contenders as contenders
@@ -99,11 +100,11 @@ def measure(data: Dataset, reader: Reader, options: argparse.Namespace) -> list[
     for readers, own in lists.items():
         for threads in options.threads:
             for known in (False, True):
-                turns[_name(readers, threads, known)] = lambda own=own, t=threads, k=known: (
-                    first_epoch(data, reader, own, group, t, k)
+                turns[_name(readers, threads, known)] = partial(
+                    first_epoch, data, reader, own, group, threads, known
                 )
-        turns[f"{EXT4_COLD}, {readers}"] = lambda own=own: cold(data, reader, own)
-        turns[f"{EXT4}, {readers}"] = lambda own=own: seconds(reader, data.source, own)
+        turns[f"{EXT4_COLD}, {readers}"] = partial(cold, data, reader, own)
+        turns[f"{EXT4}, {readers}"] = partial(seconds, reader, data.source, own)
     times = run_rounds(turns, options.rounds, warm_up=0, alternates=True)
     rates = {name: data.files / times.median(name) for name in turns}
     report(f"first epoch of several readers, {data}", files_per_s=rates)
@@ -127,13 +128,18 @@ def _name(readers: int, threads: int, known: bool) -> str:
     return f"{readers} readers, order {order}, threads {threads or 'by cores'}"
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    numbers = {"type": lambda text: [int(each) for each in text.split(",")]}
-    parser.add_argument("--readers", default=[1, 4, 16], help="such as 1,16", **numbers)
-    parser.add_argument("--threads", default=[0], help="of the server; 0: its default", **numbers)
+    parser.add_argument("--readers", type=_numbers, default=[1, 4, 16], help="such as 1,16")
+    parser.add_argument(
+        "--threads", type=_numbers, default=[0], help="of the server; 0: its default"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--files", type=int, default=50_000, help="of 4 KiB")
     parser.add_argument("--quick", action="store_true", help="small: that it works")

@@ -36,6 +36,7 @@ missing_to_test() {  # nodes are network namespaces; memcached is what the peer 
     have nft || echo nftables
     have memcached || echo memcached
     have fsck.erofs || echo erofs-utils
+    have g++ || echo g++
     is_done .stamp-torch || missing_to_build_pylibmc
 }
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 COMMANDS = ("sh", "python")
 """The languages whose blocks are run."""
-LANGUAGES = (*COMMANDS, "output", "text", "toml")
+LANGUAGES = (*COMMANDS, "output", "text", "toml", "cpp")
 
 FENCE = re.compile(r"^(```+)(\S*)[^\n]*\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(

@@ -6,6 +6,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.dataset.dataset import open_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
@@ -38,7 +39,9 @@ def write_file(path: Path, content: bytes, mode: int = 0o644, mtime_ns: int | No
     os.utime(path, ns=(when, when))
 
 
-def pack(source: Path, folder: Path, name: str = "sample") -> PackedDataset:
+def pack(
+    source: Path, folder: Path, name: str = "sample", *, target_bytes: int = DEFAULT_TARGET_BYTES
+) -> PackedDataset:
     """Pack all of `source` into a store in `folder`, and make its snapshot there.
 
     Symbolic links are kept.
@@ -46,7 +49,7 @@ def pack(source: Path, folder: Path, name: str = "sample") -> PackedDataset:
     folder.mkdir(exist_ok=True)
     store = LocalDirectory(folder / "store")
     dataset = open_dataset(store, MemoryStore(), name, create=True)
-    with DatasetWriter(dataset) as writer:
+    with DatasetWriter(dataset, target_bytes=target_bytes) as writer:
         for top, directories, files in os.walk(os.fsencode(source)):
             relative = os.path.relpath(top, os.fsencode(source))
             prefix = b"" if relative == b"." else relative + b"/"
