@@ -6,8 +6,13 @@ source. A flush merges the open chunks into as few chunks as their bytes need, s
 dataset does not end in many small chunks. `sequential` keeps the order of arrival (one open chunk).
 A file of the target size or more has a chunk of its own.
 
-Memory: at most K chunks of the target size. The writer keeps the very buffers that it was given
-(payloads are written by gathering).
+Files that are kept together (those of a sample, or of a directory) come one behind the other. The
+writer holds them back until a file of another key comes, and then moves all of them to one chunk. A
+chunk exceeds the target size only for files of one key that exceed it together, up to twice; more
+are cut.
+
+Memory: at most K chunks of the target size, and files of one key up to twice that size. The writer
+keeps the very buffers that it was given (payloads are written by gathering).
 """
 
 from __future__ import annotations
@@ -35,11 +40,14 @@ from chunkstore.chunk_format import (
 )
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.keep_together import KEYS, KeepTogether, KeyOf
 from chunkstore.paths import check_paths
 from chunkstore.stores.object_store import Buffer
 
 DEFAULT_TARGET_BYTES = 4 << 20
 """The default target size of a chunk's payload."""
+MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 4 << 10, 1 << 30
+"""The limits of a target size."""
 DEFAULT_OPEN_CHUNKS = 64
 """The default number of open chunks, a power of two.
 
@@ -89,9 +97,8 @@ class _OpenChunk:
     heap_bytes: int = 0
     """The total length of all paths."""
 
-    def take_from(self, other: _OpenChunk, target_bytes: int) -> None:
-        """Move the first entries of `other` to the end of this chunk, as many as fit."""
-        count = self._room_for(other, target_bytes)
+    def take_from(self, other: _OpenChunk, count: int) -> None:
+        """Move the first entries of `other` to the end of this chunk."""
         shift = len(self.paths)
         for position, version in other.versions.items():
             if position < count:
@@ -112,8 +119,11 @@ class _OpenChunk:
             getattr(self, name).extend(column[:end])
             del column[:end]
 
-    def _room_for(self, other: _OpenChunk, target_bytes: int) -> int:
-        """Return how many of the first entries of `other` fit into this chunk."""
+    def room_for(self, other: _OpenChunk, target_bytes: int, key_of: KeyOf | None = None) -> int:
+        """Return how many of the first entries of `other` fit into this chunk.
+
+        Entries of one key are counted whole or not at all.
+        """
         payload, heap = target_bytes - self.payload_bytes, _MAX_HEAP_BYTES - self.heap_bytes
         count = 0
         for path, size in zip(
@@ -123,7 +133,18 @@ class _OpenChunk:
             if payload < 0 or heap < 0:
                 break
             count += 1
+        if key_of is not None and count < len(other.paths):
+            while count and key_of(other.paths[count - 1]) == key_of(other.paths[count]):
+                count -= 1
         return count
+
+    def exceeds(self, payload_bytes: int, more: int = 0, path: bytes = b"") -> bool:
+        """Return True if with one more entry the chunk would exceed a size, or another limit."""
+        return (
+            self.payload_bytes + more > payload_bytes
+            or len(self.paths) == MAX_ENTRIES
+            or self.heap_bytes + len(path) > _MAX_HEAP_BYTES
+        )
 
     def entries(self) -> Entries:
         """Return the columns as arrays."""
@@ -171,10 +192,11 @@ class ChunkWriter:
         target_bytes: int = DEFAULT_TARGET_BYTES,
         open_chunks: int = DEFAULT_OPEN_CHUNKS,
         seed: int = 0,
+        keep_together: KeepTogether = "none",
     ) -> None:
         if open_chunks < 1 or open_chunks & (open_chunks - 1):
             raise ValueError(f"the number of open chunks must be a power of two, not {open_chunks}")
-        if not 4096 <= target_bytes <= 1 << 30:
+        if not MIN_CHUNK_BYTES <= target_bytes <= MAX_CHUNK_BYTES:
             raise ValueError(
                 f"the target size of a chunk must be 4 KiB to 1 GiB, not {target_bytes}"
             )
@@ -186,6 +208,12 @@ class ChunkWriter:
         self._bits = open_chunks.bit_length() - 1
         self._open = [_OpenChunk() for _ in range(open_chunks)]
         self._where: dict[bytes, _OpenChunk] = {}
+        self._key_of = KEYS[keep_together]
+        self._held = _OpenChunk()
+        """Files of one key, which are not in an open chunk yet."""
+        self._held_key = b""
+        self._held_after: _OpenChunk | None = None
+        """The open chunk that has an earlier put of one of these files."""
 
     def add_file(
         self,
@@ -208,7 +236,7 @@ class ChunkWriter:
             hashes = hashes or hash_blocks(data)
             self.add_stream(path, size, hashes, [data], mode, mtime_ns, version)
             return
-        chunk = self._choose(path, size)
+        chunk = self._choose_for_file(path, size)
         if hashes is None:
             digest = xxhash.xxh3_64_intdigest(data)
         else:
@@ -226,7 +254,7 @@ class ChunkWriter:
         A link that is moved from another chunk keeps its `version`.
         """
         assert 1 <= len(target) <= MAX_TARGET_BYTES
-        chunk = self._choose(path, len(target))
+        chunk = self._choose_for_file(path, len(target))
         chunk.payload.append(target)
         digest = xxhash.xxh3_64_intdigest(target)
         self._append(chunk, path, KIND_FILE, _LINK_MODE, mtime_ns, version, len(target), digest)
@@ -246,6 +274,7 @@ class ChunkWriter:
         The content is read only when the chunk is stored. A file that is moved from another chunk
         carries its `version`.
         """
+        self._place_if_held(path)
         if (other := self._where.get(path)) is not None:
             self._seal(other)
         chunk = _OpenChunk(
@@ -283,6 +312,7 @@ class ChunkWriter:
 
     def flush(self) -> None:
         """Emit all open chunks, merged into as few chunks as the bytes need."""
+        self._place(len(self._held.paths))
         left = sorted(
             (chunk for chunk in self._open if chunk.paths), key=lambda chunk: -chunk.payload_bytes
         )
@@ -291,7 +321,9 @@ class ChunkWriter:
                 filled = left.pop(0)
                 while left:
                     # The later entries of a path stay in the chunk that is emitted later.
-                    filled.take_from(left[-1], self.target_bytes)
+                    filled.take_from(
+                        left[-1], filled.room_for(left[-1], self.target_bytes, self._key_of)
+                    )
                     if left[-1].paths:
                         break
                     left.pop()
@@ -301,8 +333,8 @@ class ChunkWriter:
 
     @property
     def pending_bytes(self) -> int:
-        """Payload bytes in the open chunks."""
-        return sum(chunk.payload_bytes for chunk in self._open)
+        """Payload bytes in the open chunks, and of files that are held back."""
+        return sum(chunk.payload_bytes for chunk in self._open) + self._held.payload_bytes
 
     def is_pending(self, path: bytes) -> bool:
         """Return whether `path` was put and is still in an open chunk."""
@@ -337,16 +369,60 @@ class ChunkWriter:
         This is the chunk that holds an earlier put of the path (so that the later position wins),
         or else any chunk.
         """
-        chunk = self._where.get(path)
-        if chunk is None:
-            chunk = self._open[self._draw(self._bits) if self._bits else 0]
-        if (
-            chunk.payload_bytes + size > self.target_bytes
-            or len(chunk.paths) == MAX_ENTRIES
-            or chunk.heap_bytes + len(path) > _MAX_HEAP_BYTES
-        ):
-            return self._seal(chunk)
-        return chunk
+        self._place_if_held(path)
+        chunk = self._where.get(path) or self._any_open()
+        return self._seal(chunk) if chunk.exceeds(self.target_bytes, size, path) else chunk
+
+    def _any_open(self) -> _OpenChunk:
+        return self._open[self._draw(self._bits) if self._bits else 0]
+
+    def _choose_for_file(self, path: bytes, size: int) -> _OpenChunk:
+        """Return the chunk for a file: an open one, or the one of files that are held back."""
+        if self._key_of is None:
+            return self._choose(path, size)
+        key = self._key_of(path)
+        if key != self._held_key:
+            self._place(len(self._held.paths))
+            self._held_key = key
+        while self._held.exceeds(2 * self.target_bytes, size, path):  # they cannot be whole
+            self._place(_OpenChunk().room_for(self._held, self.target_bytes))
+        earlier = self._where.get(path)
+        if earlier is not None and earlier is not self._held:
+            if self._held_after is None:
+                self._held_after = earlier
+            elif self._held_after is not earlier:
+                self._seal(earlier)  # the files come later than either
+        return self._held
+
+    def _place_if_held(self, path: bytes) -> None:
+        if self._key_of is not None and self._where.get(path) is self._held:
+            self._place(len(self._held.paths))
+
+    def _place(self, count: int) -> None:
+        """Move the first files that are held back to one chunk: an open one, or one of their own.
+
+        They have a chunk of their own if they do not fit and fill at least half of it, so that few
+        open chunks are sealed half empty.
+        """
+        if not count:
+            return
+        held, chunk = self._held, self._held_after or self._any_open()
+        fits = chunk.room_for(held, self.target_bytes) >= count
+        alone = not fits and 2 * sum(held.length[:count]) >= self.target_bytes
+        if alone:
+            if self._held_after is not None:
+                self._seal(self._held_after)
+            chunk = _OpenChunk()
+            self._open.append(chunk)
+        elif not fits:
+            chunk = self._seal(chunk)
+        chunk.take_from(held, count)
+        self._where.update(dict.fromkeys(chunk.paths[-count:], chunk))
+        if not held.paths:
+            self._held_after = None
+        if alone:
+            self._seal(chunk)
+            self._open.pop()
 
     def _seal(self, chunk: _OpenChunk) -> _OpenChunk:
         """Emit an open chunk and open another in its place.
@@ -359,7 +435,10 @@ class ChunkWriter:
             next(index for index, candidate in enumerate(self._open) if candidate is chunk)
         ] = fresh
         for path in chunk.paths:
-            self._where.pop(path, None)
+            if self._where.get(path) is chunk:
+                del self._where[path]
+        if chunk is self._held_after:
+            self._held_after = None
         self._emit(sealed)
         return fresh
 

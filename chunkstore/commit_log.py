@@ -1,9 +1,9 @@
 """The commit log: the ordered commits of a dataset, as objects that are only ever created.
 
-Generation 1 is the dataset's birth and holds only its random id. Each later generation names the
-chunks that it adds and retires. The writer that creates `commits/<generation>` owns that
-generation; a writer that loses the race takes the next number. So writers need no lock and the log
-has no gaps. docs/chunk-format.md defines the bytes.
+Generation 1 is the dataset's birth and holds its random id and its packing settings. Each later
+generation names the chunks that it adds and retires. The writer that creates `commits/<generation>`
+owns that generation; a writer that loses the race takes the next number. So writers need no lock
+and the log has no gaps. docs/chunk-format.md defines the bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMOVED: Final = 1
 _GENERATION = re.compile(r"[0-9]{16}")  # a folder on a disk may contain foreign files
 _FIXED = struct.Struct(
     "<8sHHIIIQq16s"
-)  # magic, version, flags, added, retired, reserved, generation, time, dataset id
+)  # magic, version, flags, added, retired, packing, generation, time, dataset id
 _ADDED: Final = np.dtype(
     [("id", "V16"), ("head_bytes", "<u4"), ("reserved", "<u4"), ("payload_bytes", "<u8")]
 )
@@ -60,6 +60,8 @@ class Commit:
     retired: tuple[ChunkId, ...] = ()
     removed: bool = False
     """True if the dataset ends with this commit; all its remaining objects are garbage."""
+    packing: int = 0
+    """The encoded `PackingSettings` of the dataset, in its birth; 0 without them."""
 
     def encode(self) -> bytes:
         """Return the bytes of the commit object."""
@@ -74,7 +76,7 @@ class Commit:
             _REMOVED if self.removed else 0,
             len(self.added),
             len(self.retired),
-            0,
+            self.packing,
             self.generation,
             self.time_ns,
             self.dataset_id,
@@ -94,7 +96,8 @@ class Commit:
             raise Corrupt(f"the object of commit {generation} is not a commit")
         if xxhash.xxh3_64_digest(body) != check:
             raise Corrupt(f"the checksum of commit {generation} is wrong")
-        _, version, flags, added, retired, _, found, time_ns, dataset_id = _FIXED.unpack_from(body)
+        fixed = _FIXED.unpack_from(body)
+        _, version, flags, added, retired, packing, found, time_ns, dataset_id = fixed
         if version != FORMAT_VERSION or flags & ~_REMOVED:
             raise Corrupt(
                 f"commit {generation} has format {version} and flags {flags:#x}; "
@@ -119,6 +122,7 @@ class Commit:
             tuple(ChunkRef(ChunkId(chunk_id), head, payload) for chunk_id, head, payload in refs),
             tuple(ChunkId(rest[at : at + 16]) for at in range(0, len(rest), 16)),
             bool(flags & _REMOVED),
+            packing,
         )
 
 
@@ -265,13 +269,13 @@ def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:
     return DatasetRef(name, birth.dataset_id)
 
 
-def create_dataset(store: ObjectStore, name: str) -> tuple[DatasetRef, bool]:
+def create_dataset(store: ObjectStore, name: str, packing: int = 0) -> tuple[DatasetRef, bool]:
     """Return the dataset of that name, and whether this call created it.
 
-    All concurrent creators get the same dataset.
+    All concurrent creators get the same dataset, which remembers the `packing` of the first one.
     """
     check_dataset_name(name)
-    birth = Commit(BIRTH_GENERATION, os.urandom(16), time.time_ns())
+    birth = Commit(BIRTH_GENERATION, os.urandom(16), time.time_ns(), packing=packing)
     try:
         store.create(commit_key(name, BIRTH_GENERATION), [birth.encode()])
         return DatasetRef(name, birth.dataset_id), True

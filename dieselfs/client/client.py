@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import FileExtent
@@ -43,6 +43,7 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:
     import io
 
+    from chunkstore.keep_together import KeepTogether
     from dieselfs.cache.ports.peer_settings import PeerSettings
     from dieselfs.cache.ports.verified_source import VerifiedSource
     from dieselfs.cache.ssd.settings import SsdChoice
@@ -69,9 +70,9 @@ class Client:
         snapshot_folder: Path,
         *,
         ssd: SsdChoice = "configured",
-        **packing: int,
+        **packing: Any,
     ) -> None:
-        """`packing` has the options of `DatasetWriter`."""
+        """`packing` has the fields of `dieselfs.client.writing.WriterOptions`."""
         self.dataset = dataset
         self.ssd = ssd
         self._owned = ExitStack()
@@ -100,20 +101,34 @@ class Client:
         create: bool = False,
         target_bytes: int | None = None,
         open_chunks: int | None = None,
+        keep_together: KeepTogether | None = None,
         seed: int = 0,
         ssd: SsdChoice = "configured",
     ) -> Client:
         """DL_connect: open a dataset and update an index that is behind.
 
         Raises `DatasetNotFound` unless `create` is given. `target_bytes` is the size of chunks (4
-        MiB), and `open_chunks` how many are filled at a time (64). `ssd` is the tier that caches
+        MiB), `open_chunks` how many are filled at a time (64; 1 keeps the order of the puts), and
+        `keep_together` ("none", "sample", "directory") says which files, put one after the other,
+        share a chunk. A new dataset remembers them, and they are by default what the dataset
+        remembers; a put raises `Refused` if that cannot be used. `ssd` is the tier that caches
         chunks between store and memory; by default the configuration names it (DIESELFS_SSD). With
         `warmup` in its settings, the whole dataset is loaded there in the background as soon as a
         snapshot and node memory are open.
         """
-        opened = open_dataset(store, index, dataset, create=create)
-        packing = {"target_bytes": target_bytes, "open_chunks": open_chunks, "seed": seed}
-        given = {name: value for name, value in packing.items() if value is not None}
+        given: dict[str, Any] = {
+            "target_bytes": target_bytes,
+            "open_chunks": open_chunks,
+            "keep_together": keep_together,
+            "seed": seed,
+        }
+        packing = None
+        if create:
+            from chunkstore.packing_settings import PackingSettings
+            from dieselfs.client.writing import WriterOptions
+
+            packing = WriterOptions(**given).choice.over(PackingSettings())
+        opened = open_dataset(store, index, dataset, create=create, packing=packing)
         return cls(opened, snapshot_folder, ssd=ssd, **given)
 
     @property
@@ -589,9 +604,9 @@ class Client:
     def _changes(self) -> Writing:
         self._require_open()
         if self._writing is None:
-            from dieselfs.client.writing import Writing
+            from dieselfs.client.writing import WriterOptions, Writing
 
-            self._writing = Writing(self.dataset, self._packing)
+            self._writing = Writing(self.dataset, WriterOptions(**self._packing))
         return self._writing
 
     def _source(self) -> VerifiedSource | NodeMemory:
@@ -648,6 +663,7 @@ def connect(
     create: bool = False,
     target_bytes: int | None = None,
     open_chunks: int | None = None,
+    keep_together: KeepTogether | None = None,
     seed: int = 0,
     ssd: SsdChoice = "configured",
 ) -> Client:
@@ -675,6 +691,7 @@ def connect(
             create=create,
             target_bytes=target_bytes,
             open_chunks=open_chunks,
+            keep_together=keep_together,
             seed=seed,
             ssd=ssd,
         )

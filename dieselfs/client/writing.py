@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import BinaryIO
 
+from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS
+from chunkstore.keep_together import KeepTogether
+from chunkstore.packing_settings import Order, PackingSettings
 from chunkstore.stores.object_store import Buffer
 from dieselfs.client.paths import decoded
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.dataset.file_stat import joined
-from dieselfs.errors import UsageError
+from dieselfs.dataset.packing_choice import PackingChoice, packing_settings
+from dieselfs.errors import Refused, UsageError
 from metadata.errors import PathConflict
 from metadata.namespace import PathEntry
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How a client packs; None for what the dataset remembers."""
+
+    target_bytes: int | None = None
+    open_chunks: int | None = None
+    keep_together: KeepTogether | None = None
+    seed: int = 0
+
+    @property
+    def choice(self) -> PackingChoice:
+        """The packing settings among them: with one open chunk files keep the order of the puts."""
+        order: Order | None = None
+        if self.open_chunks is not None:
+            order = "given" if self.open_chunks == 1 else "scatter"
+        return PackingChoice(self.target_bytes, order, self.keep_together)
 
 
 class Writing:
     """The changes of one client. For one thread at a time; paths are encoded."""
 
-    def __init__(self, dataset: Dataset, packing: dict[str, int]) -> None:
-        """`packing` has the options of `DatasetWriter`. Nothing begins before the first change."""
-        self._dataset, self._packing = dataset, packing
+    def __init__(self, dataset: Dataset, given: WriterOptions) -> None:
+        """Create it. Nothing begins before the first change."""
+        self._dataset, self._given = dataset, given
+        self._unusable: Refused | None = None
+        """The error of the packing settings, which deletions do not need."""
         self._writer: DatasetWriter | None = None
 
     def put(
@@ -41,6 +66,8 @@ class Writing:
             else:
                 data = _bytes_of(data)
         writer = self._writer or self.writer()
+        if self._unusable is not None:
+            raise self._unusable
         writer.put(path, data, 0o644 if mode is None else mode, mtime_ns)
 
     def flush(self) -> int:
@@ -84,7 +111,19 @@ class Writing:
     def writer(self) -> DatasetWriter:
         """Return the writer, started if there is none."""
         if self._writer is None:
-            self._writer = DatasetWriter(self._dataset, **self._packing)
+            given = self._given
+            try:
+                settings = packing_settings(self._dataset, given.choice)
+            except Refused as error:
+                self._unusable, settings = error, PackingSettings()
+            scattered = DEFAULT_OPEN_CHUNKS if settings.order == "scatter" else 1
+            self._writer = DatasetWriter(
+                self._dataset,
+                target_bytes=settings.target_bytes,
+                open_chunks=given.open_chunks or scattered,
+                seed=given.seed,
+                keep_together=settings.keep_together,
+            )
         return self._writer
 
     def close(self) -> None:

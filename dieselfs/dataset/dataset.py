@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
@@ -23,6 +23,9 @@ from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.namespace import Namespace
 from metadata.records import DatasetState
+
+if TYPE_CHECKING:
+    from chunkstore.packing_settings import PackingSettings
 
 _GUESS_S: Final = 2.0
 
@@ -107,13 +110,22 @@ def stored_names(store: ObjectStore) -> list[str]:
 
 
 def open_dataset(
-    store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False
+    store: ObjectStore,
+    index: KeyValueStore,
+    name: str,
+    *,
+    create: bool = False,
+    packing: PackingSettings | None = None,
 ) -> Dataset:
     """Open a dataset and update the index from the store, which is authoritative.
 
-    Raises `DatasetNotFound`, or creates the dataset if `create` is given.
+    Raises `DatasetNotFound`, or creates the dataset if `create` is given. A dataset that this call
+    creates remembers `packing`.
     """
-    ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
+    record = 0 if packing is None else packing.encode()
+    ref, born = (
+        create_dataset(store, name, record) if create else (find_dataset(store, name), False)
+    )
     if ref is None:
         raise no_dataset(store, name)
     if born:
@@ -140,7 +152,7 @@ def open_dataset(
             f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
         )
     remove_dataset(store, index, name)
-    return open_dataset(store, index, name, create=True)
+    return open_dataset(store, index, name, create=True, packing=packing)
 
 
 def _sweep(store: ObjectStore, ref: DatasetRef) -> None:

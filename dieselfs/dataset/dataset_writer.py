@@ -20,6 +20,7 @@ from chunkstore.chunk_writer import (
 )
 from chunkstore.commit_log import BIRTH_GENERATION
 from chunkstore.group_commit import DurableChunk, GroupCommit
+from chunkstore.keep_together import KeepTogether
 from chunkstore.link_targets import target_problem
 from chunkstore.stores.object_store import Buffer
 from chunkstore.uploader import Uploader
@@ -72,6 +73,7 @@ class DatasetWriter:
         target_bytes: int = DEFAULT_TARGET_BYTES,
         open_chunks: int = DEFAULT_OPEN_CHUNKS,
         seed: int = 0,
+        keep_together: KeepTogether = "none",
     ) -> None:
         dataset.check_writable()
         self._dataset = dataset
@@ -87,6 +89,7 @@ class DatasetWriter:
             target_bytes=target_bytes,
             open_chunks=open_chunks,
             seed=seed,
+            keep_together=keep_together,
         )
         self._dirty = False
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chunkstore.errors import BadSource
+from chunkstore.packing_settings import PackingSettings
 from dieselfs.dataset.dataset import Dataset
+from dieselfs.dataset.packing_choice import packing_settings
 from dieselfs.dataset.parent_directories import ParentDirectories
 from dieselfs.packing.comparison import Present, hash_of_file, present_files
 from dieselfs.packing.deletion import planned_deletions
@@ -58,6 +60,8 @@ def forecast(request: PackRequest, dataset: Dataset | None) -> Forecast:
     found = Forecast(outside=progress.outside)
     if dataset is not None and request.delete:
         found.deleted = planned_deletions(dataset.namespace, request).files
+    defaults = request.choice.over(PackingSettings())
+    settings = defaults if dataset is None else packing_settings(dataset, request.choice)
     small_bytes = 0
     for disk_path, status, present, is_damaged in _compared(request, dataset):
         if present is None:
@@ -70,11 +74,11 @@ def forecast(request: PackRequest, dataset: Dataset | None) -> Forecast:
         else:
             found.changed += 1
         found.bytes += status.st_size
-        if status.st_size >= request.target_bytes:
+        if status.st_size >= settings.target_bytes:
             found.chunks += 1
         else:
             small_bytes += status.st_size
-    found.chunks += -(-small_bytes // request.target_bytes)
+    found.chunks += -(-small_bytes // settings.target_bytes)
     return found
 
 

@@ -24,9 +24,11 @@ from chunkstore.commit_log import BIRTH_GENERATION, Commit, find_dataset
 from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound
 from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
+from chunkstore.packing_settings import PackingSettings
 from chunkstore.put_leases import PutLease, covers, overlap
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
+from dieselfs.dataset.packing_choice import packing_settings
 from dieselfs.dataset.publisher import Publisher
 from dieselfs.errors import DieselFSError
 from dieselfs.housekeeping.purge.dead_chunks import retire_dead_chunks
@@ -74,9 +76,8 @@ def pack(
     """
     check_named(request.sources)
     store = open_store()  # imports its library once, before the workers would each do so
-    workers = PackingProcesses(
-        open_store, open_index, request.jobs if request.order == "scatter" else 1
-    )
+    jobs = request.jobs if request.order in (None, "scatter") else 1
+    workers = PackingProcesses(open_store, open_index, jobs)
     with ExitStack() as stack:
         stack.callback(workers.stop)
         index = open_index()
@@ -85,6 +86,8 @@ def pack(
         dataset, turn, dead = _in_turn(store, index, name, request, writers, progress)
         began_at = dataset.namespace.state().generation
         try:
+            progress.packing = packing_settings(dataset, request.choice)
+            request = request.arranged(progress.packing)
             _reuse_chunks(dataset, request, dead, progress)
             if request.delete:
                 _pack_and_delete(dataset, request, workers, writers, progress)
@@ -113,7 +116,8 @@ def _in_turn(
     """Open the dataset and wait for the turn; return also the leases of puts that were killed."""
     targets = targets_of(request.sources, delete=request.delete)
     while True:
-        dataset = open_dataset(store, index, name, create=True)
+        packing = request.choice.over(PackingSettings())
+        dataset = open_dataset(store, index, name, create=True, packing=packing)
         dataset.check_writable()
         turn = PutTurn(store, dataset.ref, targets, writers)
         try:
@@ -216,11 +220,12 @@ def _pack(
     writers: Sequence[bytes],
     progress: PackProgress,
 ) -> None:
-    state = dataset.namespace.state()
+    state, settings = dataset.namespace.state(), progress.packing
     rules = PackRules(
         dataset=dataset.ref,
-        target_bytes=request.target_bytes,
-        open_chunks=request.open_chunks if request.order == "scatter" else 1,
+        target_bytes=settings.target_bytes,
+        open_chunks=request.open_chunks if settings.order == "scatter" else 1,
+        keep_together=settings.keep_together,
         seed=request.seed,
         compare_with_index=bool(state.files or state.directories),
         checksum=request.checksum,
@@ -274,7 +279,11 @@ class _Put:
         workers, commits, progress = self.workers, self.commits, self.progress
         preflight_thread = BackgroundThread(self._preflight)
         skipped = SkippedEntries()
-        workers.start_feeding(self.rules, self._ordered_batches(skipped))
+        scatters = progress.packing.order == "scatter"
+        batches = self._until_stopped(batches_of(self.request.sources, skipped))
+        if scatters:
+            batches = mixed(batches, self.request.seed)
+        workers.start_feeding(self.rules, batches, one=not scatters)
         try:
             for report in workers.reports():
                 preflight_thread.raise_failure()
@@ -308,10 +317,6 @@ class _Put:
                     raise _Interrupted
             preflight_thread.join(_INTERRUPTIBLE_S)
         preflight_thread.join()
-
-    def _ordered_batches(self, skipped: SkippedEntries) -> Iterator[EntryBatch]:
-        batches = self._until_stopped(batches_of(self.request.sources, skipped))
-        return mixed(batches, self.request.seed) if self.request.order == "scatter" else batches
 
     def _until_stopped(self, batches: Iterator[EntryBatch]) -> Iterator[EntryBatch]:
         return takewhile(lambda _: not self.workers.stopped_early(), batches)

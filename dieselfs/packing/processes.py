@@ -58,26 +58,34 @@ class PackingProcesses:
         """The number of processes that were started."""
         return len(self._processes)
 
-    def start_feeding(self, packing: PackRules, batches: Iterator[EntryBatch]) -> None:
-        """Send the rules and the batches from a thread of its own."""
-        self._feeder = BackgroundThread(lambda: self._feed(packing, batches))
+    def start_feeding(
+        self, packing: PackRules, batches: Iterator[EntryBatch], *, one: bool = False
+    ) -> None:
+        """Send the rules and the batches from a thread of its own.
+
+        With `one` a single process gets all batches, and keeps their order.
+        """
+        dealt_to = self._connections[:1] if one else self._connections
+        self._feeder = BackgroundThread(lambda: self._feed(packing, batches, dealt_to))
 
     def finish_feeding(self) -> None:
         """Wait until all batches are sent; raise the error of `batches`."""
         if self._feeder is not None:
             self._feeder.join()
 
-    def _feed(self, packing: PackRules, batches: Iterator[EntryBatch]) -> None:
+    def _feed(
+        self, packing: PackRules, batches: Iterator[EntryBatch], dealt_to: Sequence[Connection]
+    ) -> None:
         """Deal the batches out in turn, then send the end mark.
 
         The turns make the same seed and jobs pack the same chunks.
         """
-        count = len(self._connections)
+        count = len(dealt_to)
         try:
             for connection in self._connections:
                 _sent(connection, packing)
             for number, batch in enumerate(batches):
-                if self.stopped_early() or not _sent(self._connections[number % count], batch):
+                if self.stopped_early() or not _sent(dealt_to[number % count], batch):
                     return
         # Also when `batches` fails, which `finish_feeding` reports: no worker may wait for more.
         finally:

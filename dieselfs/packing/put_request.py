@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
+from chunkstore.chunk_format import MAX_ENTRIES
+from chunkstore.keep_together import KEYS, KeepTogether, KeyOf, gathered, whole_parts
+from chunkstore.packing_settings import Order, PackingSettings
+from dieselfs.dataset.packing_choice import PackingChoice
 from dieselfs.packing.source_tree import (
     BATCH_FILES,
     EntryBatch,
@@ -37,6 +41,7 @@ class FileList:
     target: bytes
     paths: Sequence[bytes]
     links: LinkRule = "follow"
+    keep_together: KeepTogether = "none"
 
 
 class Beside(StrEnum):
@@ -55,13 +60,14 @@ class PackRequest:
 
     sources: Sequence[SourceTree | FileList]
     jobs: int = 1
-    order: str = "scatter"
-    """`scatter`, `path` or `given` (see `chunkstore.chunk_writer`).
+    order: Order | None = None
+    """See `chunkstore.chunk_writer`; None, as below, for what the dataset remembers.
 
     `path` and `given` pack with one process, whatever `jobs` is.
     """
     seed: int = 0
-    target_bytes: int = DEFAULT_TARGET_BYTES
+    target_bytes: int | None = None
+    keep_together: KeepTogether | None = None
     open_chunks: int = OPEN_CHUNKS
     """Open chunks of each process, in the order `scatter`."""
     checksum: bool = False
@@ -74,6 +80,22 @@ class PackRequest:
     """The folder in which a snapshot is built to be published at the end; None: publish none."""
     beside: Beside = Beside.WAIT
     """The behaviour while another put into the same paths is under way."""
+
+    @property
+    def choice(self) -> PackingChoice:
+        """The packing settings that are given."""
+        return PackingChoice(self.target_bytes, self.order, self.keep_together)
+
+    def arranged(self, settings: PackingSettings) -> PackRequest:
+        """Return the request with the sources walked as the settings need it."""
+        return replace(self, sources=[_arranged(source, settings) for source in self.sources])
+
+
+def _arranged(source: SourceTree | FileList, settings: PackingSettings) -> SourceTree | FileList:
+    if isinstance(source, FileList):
+        return replace(source, keep_together=settings.keep_together)
+    by_path = settings.order == "path"
+    return replace(source, by_path=by_path, keep_together=settings.keep_together)
 
 
 @dataclass(slots=True)
@@ -112,6 +134,8 @@ class PackProgress:
     """The snapshot that shows the dataset at the end, if the request publishes one."""
     unpublished: str = ""
     """The reason why no snapshot could be published; what was put is in the dataset."""
+    packing: PackingSettings = field(default_factory=PackingSettings)
+    """The settings that the put packs with."""
     on_snapshot: Callable[[int], None] = lambda files: None
     """A callback while the snapshot is built, with the number of files that it has so far."""
     on_note: Callable[[str], None] = lambda line: None
@@ -131,8 +155,46 @@ class PackProgress:
 def batches_of(
     sources: Sequence[SourceTree | FileList], skipped: SkippedEntries
 ) -> Iterator[EntryBatch]:
-    """Yield all files of the sources, in batches."""
-    return (batch for source in sources for batch in batches_of_source(source, skipped))
+    """Yield all files of the sources, in batches.
+
+    Files that are named one by one and kept together come first.
+    """
+    named, others = _named_together(sources)
+    if named:
+        found = (batch for source in named for batch in source.batches(skipped))
+        yield from _joined(found, KEYS[named[0].keep_together])
+    for source in others:
+        yield from batches_of_source(source, skipped)
+
+
+def _named_together(
+    sources: Sequence[SourceTree | FileList],
+) -> tuple[list[SourceTree], Sequence[SourceTree | FileList]]:
+    """Return the sources that are files to keep together, each a batch of its own, and others."""
+    named: list[SourceTree] = []
+    others: list[SourceTree | FileList] = []
+    for source in sources:
+        if isinstance(source, FileList) or source.keep_together == "none" or source.is_directory():
+            others.append(source)
+        else:
+            named.append(source)
+    return named, others
+
+
+def _joined(batches: Iterable[EntryBatch], key_of: KeyOf | None) -> Iterator[EntryBatch]:
+    """Yield batches of one file each, with those of one directory that stay together in one."""
+    assert key_of is not None
+    found: defaultdict[tuple[bytes, bytes], list[EntryBatch]] = defaultdict(list)
+    for batch in batches:
+        if batch.renamed is None:
+            found[batch.disk_directory, batch.directory].append(batch)
+        else:
+            yield batch
+    for group in found.values():
+        names = gathered((name for batch in group for name in batch.names), key_of)
+        links = frozenset[bytes]().union(*(batch.links for batch in group))
+        for some in whole_parts(names, BATCH_FILES, MAX_ENTRIES, key_of):
+            yield replace(group[0], names=some, links=links.intersection(some))
 
 
 def batches_of_source(
@@ -141,7 +203,14 @@ def batches_of_source(
     """Yield all files of one source, in batches."""
     if isinstance(source, FileList):
         paths, links = _listed(source, skipped)
-        return listed_batches(source.base, source.target, paths, batch_files, links=links)
+        return listed_batches(
+            source.base,
+            source.target,
+            paths,
+            batch_files,
+            links=links,
+            keep_together=source.keep_together,
+        )
     return source.batches(skipped, batch_files)
 
 

@@ -3,6 +3,9 @@
 A batch is up to 32 files of one directory, so that it is read nearly sequentially. The batches may
 then be mixed (`scatter`), so that a chunk samples classes from all over the source. Nothing is kept
 for each file.
+
+Files that are kept together in a chunk, such as those of a sample, come one behind the other and in
+one batch, which is that much longer: one packing process has to get all of them.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ import stat
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal
+from typing import Final, Literal
 
+from chunkstore.chunk_format import MAX_ENTRIES
+from chunkstore.keep_together import KEYS, KeepTogether, gathered, whole_parts
 from chunkstore.link_targets import target_problem
 from dieselfs.dataset.path_filter import PathFilter
 
@@ -27,9 +32,9 @@ lead out of their source, which are left out. skip: all are left out. refuse: an
 """
 
 BATCH_FILES = 32
-_MIXED_BATCHES = 8192
-"""Batches held back for mixing: about 260,000 names, 30 MB."""
-
+_MIXED_BATCHES: Final = 8192
+_MIXED_NAMES: Final = _MIXED_BATCHES * BATCH_FILES
+"""Names held back for mixing, in as many batches as fit: 30 MB."""
 
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """The errors of a link that leads to no file and to no directory."""
@@ -86,13 +91,16 @@ class SourceTree:
     links: LinkRule = "follow"
     by_path: bool = False
     """Sort names and directories, instead of the disk's order."""
+    keep_together: KeepTogether = "none"
+    """Files that no two batches share out."""
 
     def batches(
         self, skipped: SkippedEntries, batch_files: int = BATCH_FILES
     ) -> Iterator[EntryBatch]:
         """Yield all of the tree as batches.
 
-        The batches of a directory come after those of the directories above it.
+        The batches of a directory come after those of the directories above it. A batch has
+        `batch_files`, or more to keep files together.
         """
         if self._is_left_out():
             return
@@ -122,16 +130,19 @@ class SourceTree:
             disk_path, target, above = pending.pop()
             names, links, folders = self._read(disk_path, target, above, skipped)
             attributes, depth = _attributes(disk_path), self._depth(target)
-            for at in range(0, max(len(names), 1), batch_files):
-                some = names[at : at + batch_files]
+            key_of = KEYS[self.keep_together]
+            if key_of is not None:
+                names = gathered(names, key_of)
+            for some in whole_parts(names, batch_files, MAX_ENTRIES, key_of):
                 yield EntryBatch(
                     disk_path,
                     target,
                     some,
-                    attributes if at == 0 else None,
+                    attributes,
                     links=links.intersection(some) if links else links,
                     depth=depth,
                 )
+                attributes = None
             pending.extend(reversed(folders))
 
     def refusal(self) -> str | None:
@@ -259,18 +270,22 @@ def listed_batches(
     batch_files: int = BATCH_FILES,
     *,
     links: Container[bytes] = (),
+    keep_together: KeepTogether = "none",
 ) -> Iterator[EntryBatch]:
     """Yield batches of files named one by one, relative to `base`, in the order given.
 
-    `links` has those of the paths that are put as links.
+    `links` has those of the paths that are put as links. Files that are kept together come at the
+    place of the first of them.
     """
+    key_of = KEYS[keep_together]
+    if key_of is not None:
+        paths = gathered(paths, key_of)
     for directory, group in groupby(paths, os.path.dirname):
         names = [os.path.basename(path) for path in group]
         disk_directory = os.path.join(base, directory) if directory else base
         inside = b"/".join(part for part in (target, directory.strip(b"/")) if part)
         depth = len(directory.split(b"/")) if directory else 0
-        for at in range(0, len(names), batch_files):
-            some = names[at : at + batch_files]
+        for some in whole_parts(names, batch_files, MAX_ENTRIES, key_of):
             found = frozenset(name for name in some if os.path.join(directory, name) in links)
             yield EntryBatch(disk_directory, inside, some, links=found, depth=depth)
 
@@ -279,11 +294,14 @@ def mixed(batches: Iterable[EntryBatch], seed: int) -> Iterator[EntryBatch]:
     """Yield the same batches through a bounded shuffle buffer."""
     draw = random.Random(seed).randrange
     buffer: list[EntryBatch] = []
+    names = 0
     for batch in batches:
         buffer.append(batch)
-        if len(buffer) > _MIXED_BATCHES:
+        names += len(batch.names)
+        while len(buffer) > _MIXED_BATCHES or names > _MIXED_NAMES:
             at = draw(len(buffer))
             buffer[at], buffer[-1] = buffer[-1], buffer[at]
+            names -= len(buffer[-1].names)
             yield buffer.pop()
     random.Random(seed).shuffle(buffer)
     yield from buffer

@@ -25,6 +25,7 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
 from chunkstore.errors import BadSource
+from chunkstore.keep_together import KeepTogether
 from chunkstore.link_targets import target_problem
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.uploader import Uploader
@@ -55,6 +56,7 @@ class PackRules:
     dataset: DatasetRef
     target_bytes: int
     open_chunks: int
+    keep_together: KeepTogether
     seed: int
     compare_with_index: bool
     """The dataset has content: skip unchanged files, and refuse a file where a directory is."""
@@ -171,6 +173,7 @@ class _Worker:
                 target_bytes=packing.target_bytes,
                 open_chunks=packing.open_chunks,
                 seed=self._seed,
+                keep_together=packing.keep_together,
             )
             try:
                 while (batch := connection.recv()) is not None:

@@ -24,9 +24,9 @@ class Packed:
 
     chunks: list[SealedChunk] = field(default_factory=list)
 
-    def writer(self, **options: int) -> ChunkWriter:
+    def writer(self, **options: int | str) -> ChunkWriter:
         ids = ChunkIdGenerator(lambda: 1000, bytes(6))
-        return ChunkWriter(DATASET, ids, self.chunks.append, **options)
+        return ChunkWriter(DATASET, ids, self.chunks.append, **options)  # type: ignore[arg-type]
 
     def heads(self) -> list[ChunkHead]:
         return [decode_head(chunk.head, chunk.ref.id) for chunk in self.chunks]

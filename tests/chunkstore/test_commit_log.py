@@ -26,6 +26,7 @@ from chunkstore.commit_log import (
 )
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailable
 from chunkstore.object_keys import commit_key
+from chunkstore.packing_settings import PackingSettings
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectStore
@@ -46,6 +47,7 @@ commits = st.builds(
     st.lists(refs, max_size=4).map(tuple),
     st.lists(chunk_ids, max_size=4).map(tuple),
     st.booleans(),
+    u32,
 )
 
 
@@ -84,6 +86,18 @@ class TestFormat:
         golden = (GOLDEN / "commit_v1.commit").read_bytes()
         assert golden == golden_by_hand() == golden_commit().encode()
         assert Commit.decode(golden, 7) == golden_commit()
+
+    def test_golden_bytes_of_a_birth_that_remembers_how_it_is_packed(self) -> None:
+        """From docs/chunk-format.md alone: version 1, order path, samples, chunks of 1 MiB."""
+        record = 1 | 1 << 4 | 1 << 6 | ((1 << 20) // 64 - 1) << 8
+        body = struct.pack("<8sHHIII", b"DIESELCM", 1, 0, 0, 0, record)
+        body += struct.pack("<Qq16s", 1, 1_700_000_000_123_456_789, b"dataset id 16 by")
+        by_hand = body + struct.pack(">Q", xxhash.xxh3_64_intdigest(body))
+        golden = (GOLDEN / "commit_v1_birth.commit").read_bytes()
+        packing = PackingSettings(1 << 20, "path", "sample").encode()
+        birth = Commit(1, b"dataset id 16 by", 1_700_000_000_123_456_789, packing=packing)
+        assert golden == by_hand == birth.encode()
+        assert Commit.decode(golden, 1) == birth
 
     @given(commits)
     def test_round_trip(self, commit: Commit) -> None:

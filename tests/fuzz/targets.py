@@ -37,6 +37,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit
 from chunkstore.errors import Corrupt
 from chunkstore.leases import MAX_GENERATIONS, Lease
+from chunkstore.packing_settings import PackingSettings
 from chunkstore.paths import check_paths
 from chunkstore.tags import Tag
 from dieselfs.cache.ports.block import CacheBlock
@@ -169,6 +170,7 @@ def commits() -> Target:
     refs = [ChunkRef(ChunkId(bytes([n]) * 16), 100 + n, 1 << 22) for n in range(20)]
     seeds = [
         Commit(1, DATASET.id, 5).encode(),
+        Commit(1, DATASET.id, 5, packing=PackingSettings().encode()).encode(),
         Commit(7, DATASET.id, -5, tuple(refs), (CHUNK,) * 3).encode(),
         Commit(9, DATASET.id, 5, removed=True).encode(),
     ]

@@ -15,6 +15,7 @@ from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import for_each, iso_time
 from dieselfs.cli.rendering.exit_codes import ExitCode, explain, report
 from dieselfs.cli.rendering.output import Output, counted, picked, printable
+from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def ls(context: CommandContext, human: bool | None) -> int:
 @click.argument("name")
 @human_option
 def info(context: CommandContext, name: str, human: bool | None) -> None:
-    """Describe a dataset: totals, generation, chunks and holes.
+    """Describe a dataset: totals, generation, chunks and holes, and how it is packed.
 
     Holes are entries of chunks that were deleted or replaced.
     """
@@ -62,6 +63,7 @@ def info(context: CommandContext, name: str, human: bool | None) -> None:
         fields[key] = output.size(record[key], human)
     entries = counted(holes["entries"], "deleted entry")
     fields["holes"] = f"{entries}, {output.size(holes['bytes'], human)}"
+    fields["packing"] = _told(record["packing"])
     output.details(record, fields)
 
 
@@ -227,4 +229,36 @@ def _described(client: Client) -> dict[str, Any]:
         "bytes": sum(chunk.deleted_bytes for chunk in chunks),
     }
     stored = {"stored_bytes": sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)}
-    return _totals(client.dataset.ref, namespace.state()) | stored | {"holes": holes}
+    packing = {"packing": _packing(client)}
+    return _totals(client.dataset.ref, namespace.state()) | stored | {"holes": holes} | packing
+
+
+def _packing(client: Client) -> dict[str, Any] | None:
+    """Return the packing settings that the dataset remembers; None if it remembers none.
+
+    Settings that cannot be used give their `error`.
+    """
+    from dieselfs.dataset.packing_choice import remembered_packing
+    from dieselfs.errors import Refused
+
+    try:
+        remembered = remembered_packing(client.dataset)
+    except Refused as error:
+        return {"error": str(error)}
+    if remembered is None:
+        return None
+    return {
+        "chunk_bytes": remembered.target_bytes,
+        "order": remembered.order,
+        "keep_together": remembered.keep_together,
+    }
+
+
+def _told(packing: dict[str, Any] | None) -> str:
+    if packing is None:
+        return "not remembered"
+    if "error" in packing:
+        return str(packing["error"])
+    kept = packing["keep_together"]
+    told = f"chunks of {human_size(packing['chunk_bytes'])}, order {packing['order']}"
+    return told if kept == "none" else f"{told}, files of a {kept} together"

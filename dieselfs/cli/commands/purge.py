@@ -50,7 +50,12 @@ if TYPE_CHECKING:
 @size_option(
     "--chunk-size",
     "target_bytes",
-    help_text="Size of the new chunks (default: the dataset's, at least 4 MiB).",
+    help_text="Size of the new chunks (default: what the dataset was created with).",
+)
+@click.option(
+    "--keep-together",
+    type=click.Choice(["none", "sample", "directory"]),
+    help="Files that go on sharing a chunk (default: what the dataset was created with).",
 )
 @size_option("--round", "round_bytes", default="1GiB", help_text="Commit after moving this much.")
 @dry_run_option

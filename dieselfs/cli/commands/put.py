@@ -33,6 +33,8 @@ from dieselfs.dataset.path_filter import PathFilter
 from dieselfs.errors import PartialFailure, UsageError
 
 if TYPE_CHECKING:
+    from chunkstore.keep_together import KeepTogether
+    from chunkstore.packing_settings import Order
     from dieselfs.packing.put_request import FileList, PackProgress, PackRequest
     from dieselfs.packing.source_tree import LinkRule, SourceTree
 
@@ -53,16 +55,21 @@ _MAX_CHUNK_BYTES = 1 << 30
 @click.option(
     "--order",
     type=click.Choice(["scatter", "path", "given"]),
-    default="scatter",
-    show_default=True,
     help="How files share chunks: scatter mixes classes (best for shuffled training); path "
-    "and given keep that order, and pack with one process, whatever -j says.",
+    "and given keep that order, and pack with one process, whatever -j says (default: what the "
+    "dataset was created with; scatter for a new one).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the scatter order.")
 @size_option(
     "--chunk-size",
-    default="4MiB",
-    help_text="Target size of a chunk, 4 KiB to 1 GiB; a larger file has a chunk of its own.",
+    help_text="Target size of a chunk, 4 KiB to 1 GiB; a larger file has a chunk of its own "
+    "(default: what the dataset was created with; 4MiB for a new one).",
+)
+@click.option(
+    "--keep-together",
+    type=click.Choice(["none", "sample", "directory"]),
+    help="Files that share a chunk: those of a sample (0001.jpg and 0001.json) or of a directory "
+    "(default: what the dataset was created with; none for a new one).",
 )
 @click.option(
     "-c",
@@ -120,9 +127,10 @@ _MAX_CHUNK_BYTES = 1 << 30
 def put(
     context: CommandContext,
     places: Sequence[str],
-    order: str,
+    order: Order | None,
     seed: int,
-    chunk_size: int,
+    chunk_size: int | None,
+    keep_together: KeepTogether | None,
     checksum: bool,
     files_from: BinaryIO | None,
     null: bool,
@@ -152,7 +160,7 @@ def put(
 
     if len(places) < 2 and files_from is None:
         raise UsageError("SRC or DST is missing", "write dlcmd put SRC dl://DATASET")
-    if not _MIN_CHUNK_BYTES <= chunk_size <= _MAX_CHUNK_BYTES:
+    if chunk_size is not None and not _MIN_CHUNK_BYTES <= chunk_size <= _MAX_CHUNK_BYTES:
         raise UsageError(
             f"--chunk-size {human_size(chunk_size)}: a chunk has 4 KiB to 1 GiB", "4MiB suits most"
         )
@@ -186,7 +194,7 @@ def put(
         names = files_from.read().split(b"\0" if null else b"\n")
         sources.append(_listed(places[:-1], address, names, filters, links))
     else:
-        rules = {"filters": filters, "links": links, "by_path": order == "path"}
+        rules = {"filters": filters, "links": links}
         sources.extend(_trees(context, places[:-1], address, rules))
     request = PackRequest(
         sources,
@@ -194,6 +202,7 @@ def put(
         order=order,
         seed=seed,
         target_bytes=chunk_size,
+        keep_together=keep_together,
         checksum=checksum,
         delete=delete,
         max_delete=max_delete,
@@ -344,7 +353,7 @@ def _put(
             f"mounts without an index show the older one: run `dlcmd snapshot create "
             f"{address.dataset}`"
         )
-    if request.order == "path" and not context.output.json:
+    if progress.packing.order == "path" and not context.output.json:
         context.output.note(
             f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} "
             "--report` before training"

@@ -2,7 +2,7 @@
 
 Files are read, verified and packed in their old order. So class mixing is kept: chunks that each
 sample the whole source (packed by `scatter`) give chunks that do so too, and files that were packed
-by path stay together. Chunks are read some way ahead of the packing.
+by path, or as a sample, stay together. Chunks are read some way ahead of the packing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.chunk_writer import BlockHashes, ChunkWriter, SealedChunk, Version
 from chunkstore.errors import Corrupt, NotFound
+from chunkstore.keep_together import KeepTogether
 from chunkstore.object_keys import chunk_key
 from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset import Dataset
@@ -67,12 +68,14 @@ class Mover:
     `close` stops the threads; stored chunks stay, uncommitted.
     """
 
-    def __init__(self, dataset: Dataset, target_bytes: int) -> None:
+    def __init__(
+        self, dataset: Dataset, target_bytes: int, keep_together: KeepTogether = "none"
+    ) -> None:
         self._dataset = dataset
         self.stored: list[SealedChunk] = []
         """Durable, uncommitted chunks in the order of their ids, without their payloads."""
         self._uploader = Uploader(dataset.store, dataset.ref.name, self._remember)
-        self._writer = new_writer(dataset, self._uploader, target_bytes)
+        self._writer = new_writer(dataset, self._uploader, target_bytes, keep_together)
 
     def read(self, sources: Sequence[SourceChunk]) -> Iterator[LoadedChunk | DamagedChunk]:
         """Yield the sources in order, each read and verified, or its damage."""
@@ -175,10 +178,20 @@ class Mover:
             self._writer.add_file(entries.paths[at], content, mode, mtime_ns, hashes, version)
 
 
-def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> ChunkWriter:
+def new_writer(
+    dataset: Dataset,
+    uploader: Uploader,
+    target_bytes: int,
+    keep_together: KeepTogether = "none",
+) -> ChunkWriter:
     """Return a writer with one open chunk, which keeps the order of the files."""
     return ChunkWriter(
-        dataset.ref, CHUNK_IDS, uploader.submit, target_bytes=target_bytes, open_chunks=1
+        dataset.ref,
+        CHUNK_IDS,
+        uploader.submit,
+        target_bytes=target_bytes,
+        open_chunks=1,
+        keep_together=keep_together,
     )
 
 

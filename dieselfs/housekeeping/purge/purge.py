@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -20,12 +20,13 @@ from typing import Final
 from chunkstore.chunk_format import MAX_ENTRIES
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_listing import chunk_sizes
-from chunkstore.chunk_writer import SealedChunk
+from chunkstore.chunk_writer import MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, SealedChunk
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key, dataset_prefix
 from chunkstore.progress import NO_PROGRESS, Progress
 from dieselfs.dataset.dataset import Dataset
+from dieselfs.dataset.packing_choice import PackingChoice, remembered_packing
 from dieselfs.errors import UsageError
 from dieselfs.housekeeping.purge.chunk_merging import LoadedChunk, Mover, SourceChunk
 from dieselfs.housekeeping.purge.chunk_metadata import (
@@ -74,7 +75,7 @@ def purge(
     A chunk with a file that cannot be read stays as it is and is reported.
     """
     dataset.check_writable()
-    return _Purge(dataset, _checked(request), progress).run()
+    return _Purge(dataset, _settled(dataset, request), progress).run()
 
 
 def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:  # noqa: B008
@@ -82,7 +83,7 @@ def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:
 
     Costs a scan of the chunk records and a get for each commit.
     """
-    request = _checked(request)
+    request = _settled(dataset, request)
     chosen = _chosen(dataset.namespace.chunks(), request)
     deletable, waiting = _retired_after_replacement(dataset, _commits(dataset, []), request.grace_s)
     return PurgePlan(
@@ -190,7 +191,8 @@ class _Purge:
         ids |= _few_bare(chunks)
         sources = [SourceChunk(chunk_id, chunks[chunk_id.value]) for chunk_id in sorted(ids)]
         chunks_metadata: list[ChunkMetadata] = []
-        with closing(Mover(self.dataset, target_bytes)) as mover:
+        keep_together = self.request.keep_together or "none"
+        with closing(Mover(self.dataset, target_bytes, keep_together)) as mover:
             try:
                 for read in mover.read(sources):
                     if isinstance(read, DamagedChunk) and _is_dead(chunks[read.id.value]):
@@ -339,12 +341,30 @@ def _is_dead(record: ChunkRecord) -> bool:
     return record.deleted_count == record.entry_count
 
 
+def _settled(dataset: Dataset, request: PurgeRequest) -> PurgeRequest:
+    """Check a request, and fill in the packing settings that the dataset remembers."""
+    request = _checked(request)
+    if None in (request.target_bytes, request.keep_together):
+        remembered = remembered_packing(dataset)
+        if remembered is not None:
+            choice = PackingChoice(request.target_bytes, None, request.keep_together)
+            settings = choice.over(remembered)
+            request = replace(
+                request,
+                target_bytes=settings.target_bytes,
+                keep_together=settings.keep_together,
+            )
+    return request
+
+
 def _checked(request: PurgeRequest) -> PurgeRequest:
     if min(request.leave, request.grace_s, request.small_bytes) < 0:
         raise UsageError(
             "`leave`, the grace period and the size of small chunks must not be negative"
         )
-    if request.target_bytes is not None and not 4096 <= request.target_bytes <= 1 << 30:
+    if request.target_bytes is not None and not (
+        MIN_CHUNK_BYTES <= request.target_bytes <= MAX_CHUNK_BYTES
+    ):
         raise UsageError(
             "the size of a chunk must be from 4 KiB to 1 GiB", "4MiB suits most datasets"
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.keep_together import KeepTogether
 from dieselfs.housekeeping.purge.selection import ChunkFill
 from dieselfs.housekeeping.retention import GRACE_S, RetiredChunk
 
@@ -31,7 +32,12 @@ class PurgeRequest:
     round_bytes: int = DEFAULT_ROUND_BYTES
     """Live bytes and heads moved by one commit."""
     target_bytes: int | None = None
-    """The size of the new chunks; None for that of the dataset's, and at least 4 MiB."""
+    """The size of the new chunks; None for what the dataset remembers.
+
+    Datasets of older releases remember nothing: then that of their chunks, and at least 4 MiB.
+    """
+    keep_together: KeepTogether | None = None
+    """The files that share a chunk, if they are neighbours; None for what the dataset remembers."""
 
 
 @dataclass(frozen=True, slots=True)
