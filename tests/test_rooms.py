@@ -87,6 +87,7 @@ ARROWS = {
         "cache.peers": "a cluster's nodes are asked as peers are",
         "cache.ports": "blocks",
         "cache.ssd": "what is warmed",
+        "shuffle": "the chunks of an epoch, in its order",
     },
     "cache.task": {
         "cache.membership": "whose share a block is",
@@ -177,7 +178,9 @@ ARROWS = {
         "cache": "the settings of what it reads through",
         "cache.ports": "settings of peers are arguments",
         "cache.ssd": "an SSD tier is an argument",
+        "cache.cluster": "a cache cluster is filled ahead of reads",
         "cache.task": "samples are read from node memory",
+        "cache.warmup": "tiers are filled ahead of reads",
         "dataset": "puts, deletes, listings",
         "housekeeping": "a dataset in use is not removed",
         "housekeeping.purge": "DL_purge",

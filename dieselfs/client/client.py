@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from weakref import WeakSet
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import FileExtent
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     from dieselfs.cache.ssd.settings import SsdChoice
     from dieselfs.cache.task.node_memory import NodeMemory
     from dieselfs.cache.task.sample_reader import SampleReader
+    from dieselfs.cache.warmup.handle import WarmUpHandle
     from dieselfs.client.memory_reading import MemoryReading
+    from dieselfs.client.prefetching import Tier, Wanted
     from dieselfs.client.writing import Writing
     from dieselfs.housekeeping.purge.purge_request import PurgeReport, PurgeRequest
     from metadata.kv.key_value_store import KeyValueStore
@@ -89,6 +92,7 @@ class Client:
         self._store_source: VerifiedSource | None = None
         self._read_path: Callable[[DatasetPath], bytes] | None = None
         """The function that answers `get` from node memory, if that and a snapshot are open."""
+        self._prefetches: WeakSet[WarmUpHandle] = WeakSet()
 
     @classmethod
     def connect(
@@ -471,25 +475,43 @@ class Client:
                 self._read_path = self._reading.read_path
 
     def prefetch(
-        self, paths: Iterable[DatasetPath] = (), *, chunks: Iterable[ChunkId | str] = ()
-    ) -> None:
-        """Fetch the chunks of these files, then these chunks, into node memory in the background.
+        self,
+        wanted: Wanted = (),
+        into: Tier = "memory",
+        wait: bool = False,
+        *,
+        chunks: Iterable[ChunkId | str] = (),
+    ) -> WarmUpHandle:
+        """Fetch the chunks of files into a tier, in the background, before they are read.
 
-        They are fetched in order. Opens node memory and creates a snapshot if necessary. Raises
-        `PathNotFound`, `PathConflict`, and `UsageError` for a chunk that is not in the snapshot.
+        `wanted` is a path, several, or the order of an epoch: a `ShuffledOrder`, or
+        `ShuffleParameters`. A directory means all files below it, and `""` the dataset. `chunks`
+        are fetched after them. Chunks are fetched whole, in this order, as far as there is room.
+
+        The handle tells how much was there, was fetched, and was refused, for which reason; it can
+        be waited for and cancelled. With `wait` the call returns at the end. `close` cancels.
+
+        Opens node memory and creates a snapshot if necessary. Raises `PathNotFound`, `UsageError`
+        for a chunk that is not in the snapshot, or a tier that is not configured, and
+        `SsdUnavailable`.
         """
-        reading, lookup = self._with_memory()
-        snapshot = lookup.snapshot
-        numbers = [snapshot.chunk_number(int(inode)) for inode in lookup.file_inodes(list(paths))]
-        wanted = [ChunkId.parse(chunk) if isinstance(chunk, str) else chunk for chunk in chunks]
-        if wanted:
-            known = {id_.tobytes(): number for number, id_ in enumerate(snapshot.columns.chunk_id)}
-            for chunk in wanted:
-                if chunk.value not in known:
-                    raise UsageError(f"snapshot {snapshot.id} has no chunk {chunk}")
-                numbers.append(known[chunk.value])
-        assert reading.samples is not None
-        reading.samples.prefetch(list(dict.fromkeys(numbers)))
+        from dieselfs.client import prefetching
+
+        if into not in ("memory", "ssd", "cluster"):
+            raise UsageError(f"into={into!r} is not a tier", "write 'memory', 'ssd' or 'cluster'")
+        snapshot = self._with_snapshot().snapshot
+        found = prefetching.selected_chunks(snapshot, wanted, chunks)
+        if into == "memory":
+            reading, _ = self._with_memory()
+            handle = prefetching.memory_prefetch(reading.memory, snapshot, found)
+        elif into == "ssd":
+            handle = prefetching.ssd_prefetch(self.dataset, self.ssd, snapshot, found)
+        else:
+            handle = prefetching.cluster_prefetch(self.dataset, snapshot, found)
+        self._prefetches.add(handle)
+        if wait:
+            handle.result()
+        return handle
 
     def shuffle(
         self,
@@ -554,6 +576,8 @@ class Client:
                 self._writing.close()
         finally:
             self._is_closed, self._writing, self._read_path = True, None, None
+            for handle in list(self._prefetches):
+                handle.cancel()
             reading, self._reading = self._reading, None
             if reading is not None:
                 reading.close()
@@ -627,12 +651,17 @@ class Client:
         peers: PeerSettings | None = None,
     ) -> tuple[MemoryReading, SnapshotLookup]:
         """Open node memory and a snapshot, if missing."""
-        if self.snapshot is None:
-            self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
+        lookup = self._with_snapshot()
         self.open_memory(memory_bytes, task, peers)
         assert self._reading is not None
+        return self._reading, lookup
+
+    def _with_snapshot(self) -> SnapshotLookup:
+        """Create and open a snapshot, if none is loaded."""
+        if self.snapshot is None:
+            self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
         assert isinstance(self._lookup, SnapshotLookup)
-        return self._reading, self._lookup
+        return self._lookup
 
     def _show(self, snapshot: Snapshot) -> None:
         """Answer from a snapshot from now on; it becomes the client's."""

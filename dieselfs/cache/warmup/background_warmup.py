@@ -29,7 +29,9 @@ from chunkstore.errors import ChunkStoreError
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.ssd.settings import SsdSettings, open_tier, shared_tier
-from dieselfs.cache.warmup.ssd_warmup import Turn, WarmUp, wanted_chunks, warmth
+from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up, warmth
+from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
+from dieselfs.cache.warmup.warm_up import Turn, WarmUp
 from dieselfs.errors import SsdUnavailable
 from metadata.snapshot import Snapshot
 
@@ -170,7 +172,7 @@ class BackgroundWarmUp:
             return True
 
     def _load_missing(self, chunks: Sequence[ChunkRef], tier: SsdTier) -> None:
-        work = WarmUp(self._store, self._dataset, self._settings, chunks)
+        work = ssd_warm_up(self._store, self._dataset, self._settings, chunks)
         with self._changed:
             if self._is_over():
                 return

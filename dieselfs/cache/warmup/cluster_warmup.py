@@ -1,4 +1,4 @@
-"""Warm-up of a cache cluster: load the chunks of a dataset onto the SSDs of its cache nodes.
+"""Warm-up of a cache cluster: load chunks onto the SSDs of its cache nodes.
 
 The calling process keeps nothing: it requests each chunk from its owner, which reads it from the
 store, once. For a chunk of at most 16 MiB the smallest file is requested: on a miss a node loads
@@ -10,11 +10,9 @@ node reports how much it has read from the store, and how large its SSD is.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from chunkstore.chunk_reader import ChunkReader
@@ -32,7 +30,8 @@ from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.members import MemberId
-from dieselfs.cache.warmup.load_loop import PAUSE_S, LoadLoop
+from dieselfs.cache.warmup.report import WarmUpReport
+from dieselfs.cache.warmup.warm_up import Outcome, WarmUp, WarmUpEnds
 from metadata.snapshot import Snapshot
 
 JOBS: Final = 8
@@ -44,15 +43,9 @@ It is longer than it takes to find out which nodes answer, and than a node waits
 
 
 @dataclass(frozen=True, slots=True)
-class CacheClusterWarmUpReport:
-    """The result of a warm-up of a cache cluster."""
+class ClusterTotals:
+    """The cache nodes' part in a warm-up."""
 
-    chunks: int
-    """Chunks of the dataset."""
-    bytes: int
-    given: int
-    """Chunks that their owners had cached or loaded."""
-    given_bytes: int
     from_store_bytes: int
     """Bytes that the nodes read from the store meanwhile, for any client."""
     ssd_bytes: int
@@ -60,11 +53,10 @@ class CacheClusterWarmUpReport:
 
     SSDs that are out of service are left out.
     """
-    seconds: float
 
 
-class CacheClusterWarmUp:
-    """The warm-up of one dataset. One thread uses it; `run` starts others."""
+class ClusterTarget:
+    """A cache cluster as a `WarmUpTarget`, for the chunks of a snapshot."""
 
     def __init__(
         self,
@@ -72,81 +64,70 @@ class CacheClusterWarmUp:
         snapshot: Snapshot,
         chunks: Sequence[ChunkRef],
         cache_cluster: CacheClusterSettings,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """Prepare the warm-up; `chunks` are the snapshot's."""
+        """`store` is asked for the heads of large chunks alone."""
+        self.jobs = JOBS
         dataset = snapshot.dataset
         heads = {chunk_key(dataset.name, chunk.id): chunk.head_bytes for chunk in chunks}
-        self._cache_cluster = cache_cluster
+        self._cache_cluster, self._patience_s = cache_cluster, patience_s
         self._peers = CacheClusterPeers(cache_cluster, dataset)
         self._source = PeerSource(ChunkReader(_HeadsOnly(store, heads), dataset), self._peers)
         numbers = {id_.tobytes(): number for number, id_ in enumerate(snapshot.columns.chunk_id)}
-        self._loop = LoadLoop(
-            [(chunk, _asked_for(snapshot, numbers[chunk.id.value])) for chunk in chunks]
-        )
-        self.chunks = len(chunks)
-        self.bytes = sum(chunk.object_bytes for chunk in chunks)
-        self._given = self._given_bytes = 0
-        self._given_at = 0.0
-        """The time of the last chunk that a node gave."""
-        self._counting = threading.Lock()
+        self._asked_for = {chunk: _asked_for(snapshot, numbers[chunk.id.value]) for chunk in chunks}
+        self._given_at: float | None = None
+        """The time of the last chunk that a node gave, or of the first request."""
 
-    def run(
-        self, advance: Advance, jobs: int = JOBS, patience_s: float = PATIENCE_S
-    ) -> CacheClusterWarmUpReport:
-        """Request all chunks, and repeat the requests that no node answers with bytes.
+    def cached(self, chunks: Sequence[ChunkRef]) -> Container[bytes]:
+        """See `WarmUpTarget`: nodes do not tell."""
+        return ()
 
-        Ends when all chunks have come, or nothing has come for `patience_s`. Raises
-        `RegistryUnavailable`, and the error of a store that lacks even the heads of large chunks.
-        """
-        before = self._statuses()
-        began = self._given_at = time.monotonic()
+    def size(self, chunk: ChunkRef) -> int:
+        """See `WarmUpTarget`."""
+        return chunk.object_bytes
+
+    def fitting(self, missing: Sequence[ChunkRef]) -> tuple[int, str]:
+        """See `WarmUpTarget`: nodes do not tell."""
+        return len(missing), ""
+
+    def units(self, chunk: ChunkRef) -> Sequence[tuple[ChunkRef, int]]:
+        """See `WarmUpTarget`."""
+        return [(chunk, chunk.object_bytes)]
+
+    def load(self, unit: ChunkRef) -> Outcome | None:
+        """See `WarmUpTarget`. Ends when nothing has come for the patience."""
+        if self._given_at is None:
+            self._given_at = time.monotonic()
         try:
-            self._loop.run(partial(self._load, advance, patience_s), jobs)
-        finally:
-            self._peers.close()
-        seconds, after = time.monotonic() - began, self._statuses()
-        read = {node: status.from_store_bytes for node, status in after.items()}
-        read_before = {node: status.from_store_bytes for node, status in before.items()}
-        return CacheClusterWarmUpReport(
-            self.chunks,
-            self.bytes,
-            self._given,
-            self._given_bytes,
-            sum(max(0, total - read_before.get(node, 0)) for node, total in read.items()),
-            sum(status.budget_bytes for status in after.values()),
-            seconds,
-        )
+            self._ask(unit, self._asked_for[unit])
+        except _NotFromCluster:
+            if time.monotonic() - self._given_at > self._patience_s:
+                raise self._nothing_comes() from None
+            return None
+        self._given_at = time.monotonic()
+        return "loaded"
 
-    def _statuses(self) -> dict[MemberId, NodeStatus]:
-        """Return the statuses of the nodes that answer."""
+    def close(self) -> None:
+        """End the connections to the nodes."""
+        self._peers.close()
+
+    def statuses(self) -> dict[MemberId, NodeStatus]:
+        """Return the statuses of the nodes that answer. Raises `RegistryUnavailable`."""
         return {
             node.member.id: node.status
             for node in cluster_nodes(self._cache_cluster)
             if node.status is not None
         }
 
-    def _load(
-        self,
-        advance: Advance,
-        patience_s: float,
-        wanted: tuple[ChunkRef, FileExtent | None],
-        _: bool,
-    ) -> bool:
-        chunk, file = wanted
-        try:
-            self._ask(chunk, file)
-        except _NotFromCluster:
-            if time.monotonic() - self._given_at > patience_s:
-                self._loop.stop()
-            else:
-                time.sleep(PAUSE_S)
-            return False
-        with self._counting:
-            self._given += 1
-            self._given_bytes += chunk.object_bytes
-            self._given_at = time.monotonic()
-        advance(1, chunk.object_bytes)
-        return True
+    def totals(self, before: Mapping[MemberId, NodeStatus]) -> ClusterTotals:
+        """Return what the nodes have done since `before`. Raises `RegistryUnavailable`."""
+        after = self.statuses()
+        read_before = {node: status.from_store_bytes for node, status in before.items()}
+        read = {node: status.from_store_bytes for node, status in after.items()}
+        return ClusterTotals(
+            sum(max(0, total - read_before.get(node, 0)) for node, total in read.items()),
+            sum(status.budget_bytes for status in after.values()),
+        )
 
     def _ask(self, chunk: ChunkRef, file: FileExtent | None) -> None:
         if file is None:
@@ -154,6 +135,34 @@ class CacheClusterWarmUp:
         unit = file.length if is_whole(chunk) else CACHE_BLOCK_BYTES
         for start in range(0, file.length, unit):
             self._source.read(file, start, min(unit, file.length - start))
+
+    def _nothing_comes(self) -> WarmUpEnds:
+        if self.statuses():
+            return WarmUpEnds(
+                "not admitted",
+                "the cache nodes refuse them, because their SSDs are full, out of service or too "
+                "slow, or their stores fail: see `dlcmd cluster` and the logs of the nodes",
+            )
+        return WarmUpEnds(
+            "tier unavailable",
+            "no cache node answers: see `dlcmd cluster`, then run the same command again",
+        )
+
+
+def warm_cluster(
+    target: ClusterTarget, work: WarmUp, advance: Advance, jobs: int | None = None
+) -> tuple[WarmUpReport, ClusterTotals]:
+    """Run a warm-up of a cluster, and close it; return its counts and those of the nodes.
+
+    Raises `RegistryUnavailable`, and the error of a store that lacks even the heads of large
+    chunks.
+    """
+    try:
+        before = target.statuses()
+        report = work.run(advance, jobs)
+        return report, target.totals(before)
+    finally:
+        target.close()
 
 
 class _NotFromCluster(ChunkStoreError):

@@ -1,21 +1,22 @@
-"""`dlcmd warmup`: load a dataset's chunks onto the SSD, print how many are there, or evict them."""
+"""`dlcmd warmup`: load a dataset, or a part, onto the SSD, print how much is there, or evict it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cli.arguments.option_groups import cache_cluster_options
 from dieselfs.cli.arguments.ssd_flags import chosen_ssd, configured_ssd, ssd_flags
-from dieselfs.cli.command import command, jobs_option
+from dieselfs.cli.command import command, dry_run_option, jobs_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.commands import warmup_pin
 from dieselfs.cli.commands.warmup_background import start_in_background
+from dieselfs.cli.commands.warmup_selection import Selection
 from dieselfs.cli.rendering.entries import snapshot_record
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import counted, picked
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
     from dieselfs.cache.cluster.settings import CacheClusterSettings
     from dieselfs.cache.ssd.settings import SsdSettings
-    from dieselfs.cache.warmup.ssd_warmup import Warmth, WarmUpReport
+    from dieselfs.cache.warmup.report import WarmUpReport
+    from dieselfs.cache.warmup.ssd_warmup import Warmth
+    from dieselfs.cache.warmup.warm_up import WarmUp
     from metadata.snapshot import Snapshot
 
 
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
         "dlcmd warmup --background imagenet",
         "dlcmd warmup --check imagenet",
         "dlcmd warmup imagenet@v2 --since v1",
+        "dlcmd warmup dl://imagenet/train/n01440764",
+        "dlcmd shuffle imagenet --epoch 4 | head -n 50000 | dlcmd warmup imagenet --files-from -",
+        "dlcmd warmup imagenet --shuffle seed=1,epoch=4",
         "dlcmd warmup --evict imagenet",
         "dlcmd warmup --pin-mount imagenet",
         "dlcmd warmup --pin-mount --check imagenet",
@@ -48,7 +54,21 @@ if TYPE_CHECKING:
         ),
     ]
 )
-@click.argument("address", metavar="DATASET[@SNAPSHOT]")
+@click.argument("address", metavar="DATASET[@SNAPSHOT][:PATH]")
+@click.option(
+    "--files-from",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Load the chunks of the files and directories that this file lists, one a line, below "
+    "PATH; - reads standard input.",
+)
+@click.option("-0", "--null", is_flag=True, help="Names of --files-from end with NUL.")
+@click.option(
+    "--shuffle",
+    metavar="ORDER",
+    help="Load the chunks of an epoch in the order of `dlcmd shuffle`, as far as there is room: "
+    "seed=1,epoch=0,group=100,rank=0,world=1.",
+)
 @click.option(
     "-b",
     "--background",
@@ -73,9 +93,13 @@ if TYPE_CHECKING:
 @ssd_flags
 @cache_cluster_options
 @jobs_option()
+@dry_run_option
 def warmup(
     context: CommandContext,
     address: str,
+    files_from: BinaryIO | None,
+    null: bool,
+    shuffle: str | None,
     background: bool,
     check: bool,
     evict: bool,
@@ -88,8 +112,13 @@ def warmup(
     cache_cluster: str | None,
     cache_cluster_secret_file: str | None,
     jobs: int | None,
+    dry_run: bool,
 ) -> int:
-    """Load the chunks of a dataset onto the SSD of this node.
+    """Load the chunks of a dataset, or of a part of it, onto the SSD of this node.
+
+    A part is a file or directory (DATASET:PATH or dl://DATASET/PATH), a list of names, or the order
+    of an epoch. Whole chunks are loaded, which have other files too: a directory of a dataset that
+    was packed by `scatter` may be in all of them.
 
     Chunks that are there are not read again, so the same command goes on where it was stopped, and
     several at once share the work. With a cache cluster, given or configured, chunks come through
@@ -104,8 +133,14 @@ def warmup(
     file counts against --ssd-size. A mount that uses it goes on when it is removed.
     """
     place = parse_address(address)
-    if place.path:
-        raise UsageError(f"{address}: only whole datasets are warmed", f"write {place.dataset}")
+    selection = Selection.parse(place, files_from, shuffle, null=null)
+    if selection.is_part and (evict or pin_mount or unpin_mount):
+        raise UsageError(
+            "--evict, --pin-mount and --unpin-mount are for whole datasets",
+            f"write {place.dataset}",
+        )
+    if dry_run and (background or check or evict or pin_mount or unpin_mount):
+        raise UsageError("--dry-run only prints what would be loaded", "leave out the others")
     if sum((background, check, evict)) > 1 or (evict and (since or place.snapshot)):
         raise UsageError(
             "--background, --check and --evict exclude each other, and --evict evicts a whole "
@@ -126,7 +161,7 @@ def warmup(
     from dieselfs.cache.cluster.options import cache_cluster_settings
 
     own = configured_ssd(context, ssd, ssd_size, keep_size=check or evict)
-    run = _WarmUpRun(context, own, cache_cluster_settings(options, context.config), jobs)
+    run = _WarmUpRun(context, own, cache_cluster_settings(options, context.config), jobs, dry_run)
     run.check_target()
     if evict:
         from dieselfs.cli.commands.cache import evict_dataset
@@ -145,11 +180,11 @@ def warmup(
             older = stack.enter_context(Snapshot.open(path))
         if background:
             return start_in_background(
-                context, place.dataset, snapshot, run.ssd, options, jobs, older
+                context, place.dataset, snapshot, run.ssd, options, jobs, older, selection
             )
-        from dieselfs.cache.warmup.ssd_warmup import wanted_chunks
+        from dieselfs.cache.warmup.wanted_chunks import without_chunks_of
 
-        chunks = wanted_chunks(snapshot, older)
+        chunks = without_chunks_of(older, selection.chunks(snapshot))
         if check:
             return run.check(snapshot, chunks)
         load = run.fill_cluster if run.ssd is None else run.fill_ssd
@@ -186,6 +221,7 @@ class _WarmUpRun:
     ssd: SsdSettings | None
     cache_cluster: CacheClusterSettings | None
     jobs: int | None
+    dry_run: bool
 
     def check_target(self) -> None:
         """Raise `UsageError` if there is nothing to fill."""
@@ -232,16 +268,18 @@ class _WarmUpRun:
         from dieselfs.cache.read_settings import ReadSettings
         from dieselfs.cache.read_stack import below_ssd
         from dieselfs.cache.ssd.settings import open_tier
-        from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, warmth
+        from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up, warmth
         from dieselfs.snapshots.expected_files import ExpectedFiles
 
         settings = self.own_ssd("fill")
         stack = ReadSettings(ssd=settings, cache_cluster=self.cache_cluster)
         filling = below_ssd(store, snapshot.dataset, stack, ExpectedFiles(snapshot))
-        work = WarmUp(filling, snapshot.dataset, settings, chunks)
+        work = ssd_warm_up(filling, snapshot.dataset, settings, chunks)
+        if self.dry_run:
+            return self._plan(snapshot, work)
         with self.context.progress("warmup", "chunks") as progress:
             progress.expect(work.missing, work.missing_bytes)
-            report = work.run(progress.advance, self.jobs or JOBS)
+            report = work.run(progress.advance, self.jobs)
         found = warmth(open_tier(settings), snapshot.dataset, chunks)
         rate = report.loaded_bytes / max(report.seconds, 1e-9)
         others = f", {report.by_others:,} by others" if report.by_others else ""
@@ -249,7 +287,8 @@ class _WarmUpRun:
             {
                 **snapshot_record(snapshot),
                 **asdict(found),
-                **picked(report, "loaded loaded_bytes by_others no_room failed"),
+                **picked(report, "cached_before loaded loaded_bytes by_others no_room failed"),
+                "refused": [asdict(of) for of in report.refused],
                 "seconds": round(report.seconds, 3),
                 "bytes_per_s": round(rate),
             },
@@ -264,44 +303,64 @@ class _WarmUpRun:
         self, store: ObjectStore, snapshot: Snapshot, chunks: Sequence[ChunkRef]
     ) -> int:
         """Ask the owner of each chunk for it; this node keeps nothing."""
-        from dieselfs.cache.warmup.cluster_warmup import JOBS, CacheClusterWarmUp
+        from dieselfs.cache.warmup.cluster_warmup import ClusterTarget, warm_cluster
+        from dieselfs.cache.warmup.warm_up import WarmUp
 
         assert self.cache_cluster is not None
-        work = CacheClusterWarmUp(store, snapshot, chunks, self.cache_cluster)
+        target = ClusterTarget(store, snapshot, chunks, self.cache_cluster)
+        work = WarmUp(target, chunks)
+        if self.dry_run:
+            return self._plan(snapshot, work)
         with self.context.progress("warmup", "chunks") as progress:
-            progress.expect(work.chunks, work.bytes)
-            report = work.run(progress.advance, self.jobs or JOBS)
-        left = report.chunks - report.given
-        fits = report.bytes <= report.ssd_bytes
-        rate = report.from_store_bytes / max(report.seconds, 1e-9)
-        lacking = (
-            f"no cache node answered for {counted(left, 'chunk')}: see `dlcmd cluster`, then run "
-            "the same command again"
-        )
+            progress.expect(work.missing, work.missing_bytes)
+            report, nodes = warm_cluster(target, work, progress.advance, self.jobs)
+        fits = report.bytes <= nodes.ssd_bytes
+        rate = nodes.from_store_bytes / max(report.seconds, 1e-9)
         too_small = (
             "the cache cluster's SSDs in service have room for only "
-            f"{human_size(report.ssd_bytes)}, so some chunks will be evicted: see `dlcmd cluster`"
+            f"{human_size(nodes.ssd_bytes)}, so some chunks will be evicted: see `dlcmd cluster`"
         )
         self.context.output.done(
-            {**snapshot_record(snapshot), **asdict(report), "seconds": round(report.seconds, 3)},
+            {
+                **snapshot_record(snapshot),
+                **picked(report, "chunks bytes"),
+                "given": report.loaded,
+                "given_bytes": report.loaded_bytes,
+                **asdict(nodes),
+                "refused": [asdict(of) for of in report.refused],
+                "seconds": round(report.seconds, 3),
+            },
             f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes cache, or have loaded, "
-            f"{report.given:,} of {counted(report.chunks, 'chunk')}, "
-            f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} "
+            f"{report.loaded:,} of {counted(report.chunks, 'chunk')}, "
+            f"{human_size(report.loaded_bytes)}; they read {human_size(nodes.from_store_bytes)} "
             f"from the store ({human_size(rate)}/s)",
-            lacking if left else "",
+            *(f"{counted(of.chunks, 'chunk')} not loaded: {of.detail}" for of in report.refused),
             "" if fits else too_small,
         )
-        return ExitCode.PARTIAL if left or not fits else ExitCode.OK
+        return ExitCode.OK if report.is_all and fits else ExitCode.PARTIAL
+
+    def _plan(self, snapshot: Snapshot, work: WarmUp) -> int:
+        """Print what would be loaded."""
+        found = work.report()
+        no_room = f"; no room for {counted(found.no_room, 'chunk')}" if found.no_room else ""
+        self.context.output.result(
+            {
+                **snapshot_record(snapshot),
+                **picked(found, "chunks bytes cached_before cached_before_bytes no_room"),
+                "missing": work.missing,
+                "missing_bytes": work.missing_bytes,
+            },
+            f"{snapshot.dataset.name}@{snapshot.id}: would load {counted(work.missing, 'chunk')}, "
+            f"{human_size(work.missing_bytes)}; known to be there: {found.cached_before:,} of "
+            f"{counted(found.chunks, 'chunk')}{no_room}",
+        )
+        return ExitCode.OK
 
 
 def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[str]:
-    larger = {
-        "quota": f"its quota is full: raise it with `dlcmd cache quota {dataset} SIZE`",
-        "size": "the SSD tier is full: raise --ssd-size, or see in `dlcmd cache ls` what is pinned",
-        "disk": "the disk is full: free space on it",
-    }
     if report.no_room:
-        yield f"there was no room for {counted(report.no_room, 'chunk')}: {larger[report.bound]}"
+        [limit] = (of.detail for of in report.refused if of.reason == "no room")
+        yield f"there was no room for {counted(report.no_room, 'chunk')}: {limit}"
     if report.failed:
         yield (
             f"{counted(report.failed, 'chunk')} could not be fetched from the store: `dlcmd scrub "

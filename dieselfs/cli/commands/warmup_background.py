@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.ssd.options import NONE
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.commands.warmup_selection import Selection
 from dieselfs.cli.rendering.entries import iso_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.dataset.address import DatasetAddress
 from dieselfs.errors import LocalFileError
 from dieselfs.fuse.starting.mount_request import this_program
 
@@ -30,10 +32,12 @@ def start_in_background(
     options: CacheClusterOptions,
     jobs: int | None,
     older: Snapshot | None,
+    selection: Selection,
 ) -> int:
     """Start a process that warms what was chosen here, and print how to watch and stop it.
 
-    Raises `LocalFileError` if the process or its log can't be started.
+    Raises `LocalFileError` if the process or its log can't be started, and `UsageError` for a list
+    that comes from standard input.
     """
     command = [*this_program(), "warmup"]
     command += ["--ssd", NONE if ssd is None else os.fspath(ssd.folder)]
@@ -47,7 +51,8 @@ def start_in_background(
         command += ["--cache-cluster-secret-file", os.path.abspath(options.secret_file)]
     command += [] if jobs is None else ["--jobs", str(jobs)]
     command += [] if older is None else ["--since", str(older.id)]
-    command += ["--", f"{dataset}@{snapshot.id}"]
+    command += selection.flags()
+    command += ["--", str(DatasetAddress(dataset, selection.path, snapshot.id))]
     log_file = _log_file(dataset)
     try:
         log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -73,7 +73,8 @@ def stale_note(config: Config, snapshot: Snapshot, mountpoint: Path) -> str:
 def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
     """Return how much of the dataset is on the SSD, as text; empty if nothing is."""
     from dieselfs.cache.ssd.settings import open_tier
-    from dieselfs.cache.warmup.ssd_warmup import wanted_chunks, warmth
+    from dieselfs.cache.warmup.ssd_warmup import warmth
+    from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
 
     try:
         found = warmth(open_tier(ssd), snapshot.dataset, wanted_chunks(snapshot))

@@ -25,8 +25,9 @@ from dieselfs.cache.cluster.store_reads import STORE_READS
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
-from dieselfs.cache.warmup.cluster_warmup import CacheClusterWarmUp
-from dieselfs.cache.warmup.ssd_warmup import WarmUp, warmth
+from dieselfs.cache.warmup.cluster_warmup import ClusterTarget, warm_cluster
+from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up, warmth
+from dieselfs.cache.warmup.warm_up import WarmUp
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, RingClient
 from tests.eventually import eventually
@@ -125,15 +126,16 @@ def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
     monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 6 << 20)
     monkeypatch.setattr("dieselfs.cache.peers.peer_requests.NOT_CACHED_S", 0.05)
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
-        work = CacheClusterWarmUp(
-            SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings
+        target = ClusterTarget(
+            SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings, 60.0
         )
-        report = work.run(lambda n, size: None, jobs=24, patience_s=60.0)
+        work = WarmUp(target, client.chunks)
+        report, nodes = warm_cluster(target, work, lambda n, size: None, jobs=24)
         assert node._tier.wait_until_written(60)
         assert node._tier.segments is not None
         cached = node._tier.segments.cached(client.snapshot.dataset.id)
-        assert report.given == len(cached) == len(client.chunks)
-        assert report.ssd_bytes == 128 << 20
+        assert report.loaded == len(cached) == len(client.chunks)
+        assert nodes.ssd_bytes == 128 << 20
 
 
 def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
@@ -188,7 +190,7 @@ def test_nodes_that_warm_their_ssds_through_a_ring_read_the_store_once(
                 store, snapshot.dataset, ExpectedFiles(snapshot), client.settings
             )
             settings = SsdSettings(tmp_path / name, 128 << 20)
-            work = WarmUp(through, snapshot.dataset, settings, client.chunks)
+            work = ssd_warm_up(through, snapshot.dataset, settings, client.chunks)
             warmed.append((work, settings, through))
         with ThreadPoolExecutor(2) as threads:
             for run in [threads.submit(work.run, lambda *_: None) for work, _, _ in warmed]:

@@ -30,7 +30,8 @@ from dieselfs.cache.ssd.blob import (
 from dieselfs.cache.ssd.pin import pin_mount
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
 from dieselfs.cache.ssd.usage import TierAccess
-from dieselfs.cache.warmup.ssd_warmup import WarmUp, wanted_chunks
+from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up
+from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
 from dieselfs.errors import Conflict, LocalFileError, Refused
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.blob_layout import BLOCK_BYTES, DEVICE_BLOCKS, BlobLayout
@@ -352,7 +353,7 @@ def test_what_the_tier_has_is_read_there(
     packed: PackedDataset, snapshot: Snapshot, tmp_path: Path
 ) -> None:
     settings, store = SsdSettings(tmp_path, 200 << 20), CountedStore(packed.store)
-    WarmUp(store, snapshot.dataset, settings, wanted_chunks(snapshot)).run(lambda *done: None)
+    ssd_warm_up(store, snapshot.dataset, settings, wanted_chunks(snapshot)).run(lambda *done: None)
     store.gets = 0
     pin_mount(snapshot, store, settings)
     # A tier that is slow on a busy machine is passed by for a second.

@@ -20,20 +20,17 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
 from chunkstore.object_keys import chunk_key
+from chunkstore.progress import Advance
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.object_store import Buffer
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
 from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp, behind_readers
-from dieselfs.cache.warmup.ssd_warmup import (
-    Advance,
-    Warmth,
-    WarmUp,
-    WarmUpReport,
-    wanted_chunks,
-    warmth,
-)
+from dieselfs.cache.warmup.report import WarmUpReport
+from dieselfs.cache.warmup.ssd_warmup import Warmth, ssd_warm_up, warmth
+from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
+from dieselfs.cache.warmup.warm_up import WarmUp
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
@@ -192,7 +189,7 @@ def test_chunks_that_others_load_as_it_begins_are_counted(
 
     def before_others(tier: SsdTier, ref: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:
         found = warmth(tier, ref, chunks)
-        WarmUp(disk, ref, settings, chunks[:3]).run(lambda chunks, size_bytes: None)
+        ssd_warm_up(disk, ref, settings, chunks[:3]).run(lambda chunks, size_bytes: None)
         return found
 
     monkeypatch.setattr("dieselfs.cache.warmup.background_warmup.warmth", before_others)
@@ -276,9 +273,9 @@ def test_what_the_disk_has_no_room_for_is_not_fetched(
     before = dataset.from_store_bytes()
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
     chunks = wanted_chunks(snapshot)
-    work = WarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings, chunks)
+    work = ssd_warm_up(SharedDisk(dataset.disk), snapshot.dataset, settings, chunks)
     report = work.run(lambda chunks, size: None)
-    assert report.bound == "disk"
+    assert [of.reason for of in report.refused if "the disk is full" in of.detail] == ["no room"]
     assert 0 < report.loaded < 9
     assert report.no_room == len(chunks) - report.loaded
     assert dataset.from_store_bytes() - before == report.loaded_bytes

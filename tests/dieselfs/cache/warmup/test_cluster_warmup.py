@@ -18,8 +18,10 @@ from dieselfs.cache.ports.peer_settings import StaticPeers
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
-from dieselfs.cache.warmup.cluster_warmup import CacheClusterWarmUp
-from dieselfs.cache.warmup.ssd_warmup import WarmUp, wanted_chunks
+from dieselfs.cache.warmup.cluster_warmup import ClusterTarget, warm_cluster
+from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up
+from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
+from dieselfs.cache.warmup.warm_up import WarmUp
 from dieselfs.client import Client
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.kv.memory import MemoryStore
@@ -90,22 +92,24 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
     assert file.length == LARGE
     told: list[int] = []
     before = dataset.from_store_bytes()
-    report = CacheClusterWarmUp(disk, snapshot, chunks, cache_cluster).run(
-        lambda n, size: told.append(size)
+    target = ClusterTarget(disk, snapshot, chunks, cache_cluster)
+    report, from_nodes = warm_cluster(
+        target, WarmUp(target, chunks), lambda n, size: told.append(size)
     )
     # Who asks for parts of the large file, and who gives them, reads its head, to verify them.
     heads = [at * file.chunk.head_bytes for at in range(4)]
-    assert (report.given, report.given_bytes, sum(told)) == (len(chunks), size, size)
+    assert (report.loaded, report.loaded_bytes, sum(told)) == (len(chunks), size, size)
     assert dataset.from_store_bytes() - before - size in heads
-    assert report.from_store_bytes >= size - file.chunk.head_bytes
-    again = CacheClusterWarmUp(disk, snapshot, chunks, cache_cluster).run(lambda n, size: None)
-    assert (again.given, again.from_store_bytes) == (len(chunks), 0)
+    assert from_nodes.from_store_bytes >= size - file.chunk.head_bytes
+    target = ClusterTarget(disk, snapshot, chunks, cache_cluster)
+    again, from_nodes = warm_cluster(target, WarmUp(target, chunks), lambda n, size: None)
+    assert (again.loaded, from_nodes.from_store_bytes) == (len(chunks), 0)
 
     before = dataset.from_store_bytes()
     for name in "ab":
         with closing(CacheClusterStore(disk, snapshot.dataset, expected, cache_cluster)) as through:
             own = SsdSettings(tmp_path / name, 60 * MIB)
-            warmed = WarmUp(through, snapshot.dataset, own, chunks).run(lambda n, size: None)
+            warmed = ssd_warm_up(through, snapshot.dataset, own, chunks).run(lambda n, size: None)
         assert (warmed.loaded, warmed.loaded_bytes) == (len(chunks), size)
     assert dataset.from_store_bytes() - before in [2 * of for of in heads]
     end_tiers()
@@ -117,7 +121,11 @@ def test_without_a_node_that_answers_nothing_is_read_from_the_store(
     cache_cluster = settings_of(PeerAddress("127.0.0.1", free_port()))
     chunks = [chunk for chunk in wanted_chunks(snapshot) if chunk.payload_bytes < 2 * MIB]
     before = dataset.from_store_bytes()
-    work = CacheClusterWarmUp(SharedDisk(dataset.disk), snapshot, chunks, cache_cluster)
-    report = work.run(lambda n, size: None, patience_s=0.0)
-    assert (report.chunks, report.given, report.from_store_bytes) == (len(chunks), 0, 0)
+    target = ClusterTarget(
+        SharedDisk(dataset.disk), snapshot, chunks, cache_cluster, patience_s=0.0
+    )
+    report, from_nodes = warm_cluster(target, WarmUp(target, chunks), lambda n, size: None)
+    assert (report.chunks, report.loaded, from_nodes.from_store_bytes) == (len(chunks), 0, 0)
+    assert report.refused_for("tier unavailable") == len(chunks)
+    assert report.state == "failed"
     assert dataset.from_store_bytes() == before

@@ -18,7 +18,7 @@ from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
 from chunkstore.ssd.tiered_store import MAX_WHOLE_BYTES, blocks_of
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers, open_tier
-from dieselfs.cache.warmup.ssd_warmup import WarmUp, warmth
+from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up, warmth
 
 DATASET = DatasetRef("pets", b"an id 16 bytes..")
 CHUNKS, CHUNK_BYTES = 12, 1_000_000
@@ -31,10 +31,10 @@ import sys
 from pathlib import Path
 from benchmarks.shared_disk import SharedDisk
 from dieselfs.cache.ssd.settings import SsdSettings
-from dieselfs.cache.warmup.ssd_warmup import WarmUp
+from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up
 from tests.dieselfs.cache.warmup.test_ssd_warmup import CHUNK_REFS, DATASET
 folder = Path(sys.argv[1])
-work = WarmUp(SharedDisk(folder), DATASET, SsdSettings(folder / "ssd", 60 << 20), CHUNK_REFS)
+work = ssd_warm_up(SharedDisk(folder), DATASET, SsdSettings(folder / "ssd", 60 << 20), CHUNK_REFS)
 print("ready", flush=True)
 sys.stdin.readline()
 report = work.run(lambda chunks, size: None, jobs=4)
@@ -89,15 +89,16 @@ def test_a_chunk_of_several_pieces_is_one_chunk_and_a_quota_bounds(tmp_path: Pat
         )
     settings = SsdSettings(tmp_path / "ssd", 100 << 20)
     told: list[tuple[int, int]] = []
-    report = WarmUp(disk, DATASET, settings, [large]).run(lambda *done: told.append(done))
+    report = ssd_warm_up(disk, DATASET, settings, [large]).run(lambda *done: told.append(done))
     assert (report.loaded, report.loaded_bytes) == (1, size)
     assert (sum(chunks for chunks, _ in told), sum(came for _, came in told)) == (1, size)
     assert len(told) == len(blocks_of(large.id, size))
 
     quota = DatasetLimits(quota_bytes=40 << 20)
     LimitsFolder(settings.folder).write(DATASET.id, NamedLimits(DATASET.name, quota))
-    bound = WarmUp(disk, DATASET, settings, [large, *CHUNK_REFS]).run(lambda *done: None)
-    assert (bound.bound, bound.cached_before) == ("quota", 1)
+    bound = ssd_warm_up(disk, DATASET, settings, [large, *CHUNK_REFS]).run(lambda *done: None)
+    assert bound.cached_before == 1
+    assert [of.detail for of in bound.refused if "quota" in of.detail]
     assert bound.no_room + bound.loaded + bound.failed == CHUNKS
     assert bound.no_room > 0
     end_tiers()

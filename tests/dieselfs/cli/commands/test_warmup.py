@@ -3,6 +3,7 @@ hand."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,109 @@ def test_only_new_chunks_since_a_snapshot(dlcmd: Dlcmd, url: str, snapshots: Pat
     assert 3000 < loaded["bytes"] < 30_000
     [whole] = dlcmd("warmup", "--check", "--json", "pets").records
     assert (whole["chunks"], whole["cached_chunks"]) == (2, 1)
+
+
+@pytest.fixture
+def parts(url: str, snapshots: Path) -> None:
+    """The dataset `parts`: 12 files of 600 KB in directories of 3, each in a chunk of its own."""
+    with Client.connect(
+        "parts",
+        store=open_store(url),
+        index=open_index(url),
+        create=True,
+        snapshot_folder=snapshots,
+        target_bytes=500_000,
+        open_chunks=1,
+    ) as client:
+        for number in range(12):
+            client.put(os.urandom(600_000), f"{number // 3}/{number}")
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_path_a_list_or_an_epoch_is_warmed_alone(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = dlcmd("warmup", "dl://parts/1", "-n")
+    assert (planned.code, "would load 3 chunks" in planned.out.decode()) == (ExitCode.OK, True)
+    [part] = dlcmd("warmup", "parts:1", "--json").records
+    assert (part["chunks"], part["loaded"], part["cached_chunks"], part["refused"]) == (3, 3, 3, [])
+    [there] = dlcmd("warmup", "parts:1/3", "--check", "--json").records
+    assert (there["chunks"], there["cached_chunks"]) == (1, 1)
+    assert dlcmd("warmup", "parts", "--check").code == ExitCode.FOUND
+
+    names = tmp_path / "names"
+    names.write_bytes(b"0/0\n\n./1/3\n2\n")
+    [listed] = dlcmd("warmup", "parts", "--files-from", names, "--json").records
+    assert (listed["chunks"], listed["cached_before"], listed["loaded"]) == (5, 1, 4)
+    names.write_bytes(b"9\0" + b"10\0")
+    [below] = dlcmd("warmup", "parts:3", "--files-from", names, "-0", "--json").records
+    assert (below["chunks"], below["loaded"]) == (2, 2)
+    [planned_all] = dlcmd("warmup", "parts", "--json", "-n").records
+    assert (planned_all["missing"], planned_all["cached_before"]) == (3, 9)
+
+    [epoch] = dlcmd("warmup", "parts", "--shuffle", "seed=1,epoch=2,world=2", "--json").records
+    assert epoch["chunks"] in (6, 7)
+    assert epoch["cached_chunks"] == epoch["chunks"]
+
+
+@pytest.mark.usefixtures("parts")
+def test_an_epoch_that_does_not_fit_says_how_much_does(dlcmd: Dlcmd) -> None:
+    assert dlcmd("cache", "quota", "parts", "4MiB").code == ExitCode.OK
+    partial = dlcmd("warmup", "parts", "--shuffle", "seed=1,epoch=3")
+    assert (partial.code, "its quota is full" in partial.err) == (ExitCode.PARTIAL, True)
+    [told] = dlcmd("warmup", "parts", "--shuffle", "seed=1,epoch=3", "--json").records
+    [refused] = told["refused"]
+    assert (refused["reason"], told["cached_chunks"]) == ("no room", 12 - refused["chunks"])
+    assert 0 < told["cached_chunks"] < 12
+    first = dlcmd("shuffle", "parts", "--seed", "1", "--epoch", "3").lines[: told["cached_chunks"]]
+    for path in first:
+        assert dlcmd("warmup", f"parts:{path}", "--check").code == ExitCode.OK, "the first of it"
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_list_may_come_from_standard_input(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"0\n1/4\n")))
+    [loaded] = dlcmd("warmup", "parts", "--files-from", "-", "--json").records
+    assert (loaded["chunks"], loaded["loaded"]) == (4, 4)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    refused = dlcmd("warmup", "parts", "-b", "--files-from", "-")
+    assert (refused.code, "standard input" in refused.err) == (ExitCode.USAGE, True)
+
+
+def test_a_part_is_warmed_in_the_background(dlcmd: Dlcmd, dataset: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names"
+    names.write_text("1.jpg\n")
+    for part in (
+        ["pets:cat"],
+        ["pets:cat", "--files-from", names],
+        ["pets", "--shuffle", "seed=2"],
+    ):
+        [begun] = dlcmd("warmup", "--background", "--json", *part).records
+        _, status = os.waitpid(begun["pid"], 0)
+        log = Path(begun["log"]).read_text().splitlines()
+        assert os.waitstatus_to_exitcode(status) == 0, log
+        assert "1 of 1 chunk" in log[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["parts:none"], "no such file or directory"),
+        (["parts", "--files-from", "/dev/null"], "the selection has no files"),
+        (["parts", "--shuffle", "seed"], "write seed=1,epoch=0"),
+        (["parts:1", "--shuffle", "seed=1"], "the order of a whole dataset"),
+        (["parts:1", "--evict"], "for whole datasets"),
+        (["parts:1", "--pin-mount"], "for whole datasets"),
+        (["parts", "-n", "--check"], "--dry-run only prints"),
+        (["parts", "-0"], "--files-from"),
+    ],
+)
+@pytest.mark.usefixtures("parts")
+def test_a_selection_that_can_t_be_is_refused(
+    dlcmd: Dlcmd, arguments: list[str], told: str
+) -> None:
+    result = dlcmd("warmup", *arguments)
+    assert (result.code not in (ExitCode.OK, ExitCode.PARTIAL), told in result.err) == (True, True)
 
 
 def test_in_the_background_it_says_where_its_log_is(dlcmd: Dlcmd, dataset: Path) -> None:
