@@ -174,6 +174,9 @@ ARROWS = {
         "cache.warmup": "the SSD is warmed behind readers",
         "snapshots": "chunks are verified by what snapshots say",
     },
+    "client.extraction": {
+        "dataset": "filters say which files are copied",
+    },
     "client": {
         "cache": "the settings of what it reads through",
         "cache.ports": "settings of peers are arguments",
@@ -182,6 +185,7 @@ ARROWS = {
         "cache.task": "samples are read from node memory",
         "cache.warmup": "tiers are filled ahead of reads",
         "dataset": "puts, deletes, listings",
+        "client.extraction": "a folder is filled with files",
         "housekeeping": "a dataset in use is not removed",
         "housekeeping.purge": "DL_purge",
         "prefetch": "its shuffled orders are plans",

@@ -28,8 +28,8 @@ from chunkstore.errors import Corrupt, NotFound
 from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.assembly import open_places, private_snapshot_folder
-from dieselfs.client.lookup import IndexLookup, Lookup, SnapshotLookup
-from dieselfs.client.paths import DatasetPath, Inodes, as_path, encoded
+from dieselfs.client.lookup import IndexLookup, Lookup, SnapshotLookup, extents_of
+from dieselfs.client.paths import DatasetPath, Inodes, as_path, decoded, encoded
 from dieselfs.client.statistics import ClientStatistics
 from dieselfs.config import load_config
 from dieselfs.dataset.address import parse_address
@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from dieselfs.cache.task.node_memory import NodeMemory
     from dieselfs.cache.task.sample_reader import SampleReader
     from dieselfs.cache.warmup.handle import WarmUpHandle
+    from dieselfs.client.extraction.extraction import Extraction
     from dieselfs.client.memory_reading import MemoryReading
     from dieselfs.client.prefetching import Tier, Wanted
     from dieselfs.client.writing import Writing
+    from dieselfs.dataset.path_filter import PathFilter
     from dieselfs.housekeeping.purge.purge_request import PurgeReport, PurgeRequest
     from metadata.kv.key_value_store import KeyValueStore
 
@@ -265,14 +267,14 @@ class Client:
         requests. The contents are those of the attributes, even if the paths have others now.
         Raises `Corrupt`, `Unavailable`, and `NotFound` if a purge has moved the files meanwhile.
         """
-        return self._source().read_many(self._extents(files))
+        return self._source().read_many(extents_of(self._names(), files))
 
     def stream_file(self, file: FileStat) -> Iterator[bytes | memoryview]:
         """Yield the content of one file of any size in verified blocks of 4 MiB.
 
         Raises as `read_files` does.
         """
-        [extent] = self._extents([file])
+        [extent] = extents_of(self._names(), [file])
         return self._blocks(extent)
 
     def open(self, path: DatasetPath) -> io.BufferedReader:
@@ -290,6 +292,39 @@ class Client:
         for block in self._blocks(file):
             target.write(block)
         return file.length
+
+    def download(
+        self,
+        path: DatasetPath,
+        local: os.PathLike[str] | str,
+        *,
+        filters: PathFilter | None = None,
+        jobs: int | None = None,
+        ignore_times: bool = False,
+        on_failure: Callable[[FileStat, Exception], None] | None = None,
+        progress: Progress = NO_PROGRESS,
+    ) -> Extraction:
+        """Copy a file to `local`, or a directory's contents into this folder, as `dlcmd get` does.
+
+        The folder is made if its parent exists. Files with the same size and mtime are skipped, so
+        the same call resumes an interrupted one. `filters` says what to take; see `dlcmd get` for
+        `jobs` and symbolic links. Returns the numbers of `files`, `bytes`, `skipped`, `failed` and
+        of links left `outside`. `on_failure` gets each file that is damaged and each link that is
+        not made; without it they raise `PartialFailure` when all others are copied. Many files are
+        written by processes that are forked, unless `jobs` is 1.
+        """
+        from dieselfs.client.downloading import download
+
+        return download(
+            self,
+            decoded(encoded(path)),
+            Path(local),
+            filters=filters,
+            jobs=jobs,
+            ignore_times=ignore_times,
+            on_failure=on_failure,
+            progress=progress,
+        )
 
     def readlink(self, path: DatasetPath) -> str:
         """Return the target of a symbolic link, verified; `PathConflict` for anything else.
@@ -561,6 +596,13 @@ class Client:
             reading.memory.statistics(),
         )
 
+    def sibling(self) -> Client:
+        """Open a client of the same dataset and snapshot for another thread, which closes it."""
+        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd)
+        if self.snapshot is not None:
+            sibling.load_meta(self.snapshot.path, check_fresh=False)
+        return sibling
+
     def close(self) -> None:
         """DL_close: flush, and release the snapshot and node memory.
 
@@ -598,17 +640,6 @@ class Client:
         if error is not None and self._writing is not None:
             self._writing.stop()
         self.close()
-
-    def _extents(self, files: Sequence[FileStat]) -> list[FileExtent]:
-        first, names = files[0], self._names()
-        extent = names.link_extent if first.kind == "link" else names.extent
-        try:
-            chunk = extent(encoded(first.path)).chunk
-        except PathConflict as error:  # a path that has another type now
-            raise NotFound(f"{first.path} is no longer a {first.kind}") from error
-        if str(chunk.id) != first.chunk or any(file.chunk != first.chunk for file in files):
-            raise NotFound(f"{first.path} is no longer in chunk {first.chunk}")
-        return [FileExtent(chunk, file.offset, file.size, file.hash) for file in files]
 
     def _blocks(self, file: FileExtent) -> Iterator[bytes | memoryview]:
         source = self._source()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import NotFound
 from dieselfs.client.paths import NAMES_ARE_UTF8, DatasetPath, Inodes, as_path, decoded, encoded
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.file_stat import (
@@ -56,6 +57,22 @@ class Lookup(Protocol):
     def link_extent(self, path: bytes) -> FileExtent:
         """Return where a symbolic link's target is; raise `PathConflict` for anything else."""
         ...
+
+
+def extents_of(names: Lookup, files: Sequence[FileStat]) -> list[FileExtent]:
+    """Return where the bytes of several files of one chunk are, given by their attributes.
+
+    One look-up checks them all. Raises `NotFound` if the first file is in another chunk now.
+    """
+    first = files[0]
+    extent = names.link_extent if first.kind == "link" else names.extent
+    try:
+        chunk = extent(encoded(first.path)).chunk
+    except PathConflict as error:  # a path that has another type now
+        raise NotFound(f"{first.path} is no longer a {first.kind}") from error
+    if str(chunk.id) != first.chunk or any(file.chunk != first.chunk for file in files):
+        raise NotFound(f"{first.path} is no longer in chunk {first.chunk}")
+    return [FileExtent(chunk, file.offset, file.size, file.hash) for file in files]
 
 
 class IndexLookup:

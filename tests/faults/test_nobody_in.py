@@ -17,7 +17,7 @@ import pytest
 
 from chunkstore.chunk_format import decode_head
 from chunkstore.errors import Corrupt
-from dieselfs.cli.local_folder import LocalFolder
+from dieselfs.client.extraction.local_folder import LocalFolder
 from dieselfs.errors import LocalFileError
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
@@ -290,7 +290,7 @@ def write_into(folder: LocalFolder, name: str) -> None:
     "a snapshot and a chunk with the names `..`, `../../evil`, `/etc/evil`, sealed with right hashes",
     promise="refused where they enter; `dlcmd get` writes below its target only, even from a snapshot that nobody verified",
     bound_s=30,
-    check="dieselfs.cli.local_folder:_components=first",
+    check="dieselfs.client.extraction.local_folder:_components=first",
 )
 def test_names_that_lead_elsewhere(
     name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: Measured

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,6 @@ from dieselfs.cli.command import (
     recursive_option,
 )
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.extraction import Copy, Extraction
-from dieselfs.cli.local_folder import LocalFolder
 from dieselfs.cli.rendering.exit_codes import ExitCode, explain
 from dieselfs.cli.rendering.output import counted, picked
 from dieselfs.cli.values.sizes import human_size
@@ -31,6 +28,8 @@ from dieselfs.errors import LocalFileError, UsageError
 
 if TYPE_CHECKING:
     from dieselfs.client import Client
+    from dieselfs.client.extraction.copies import CopyPlan
+    from dieselfs.client.extraction.extraction import Extraction
     from dieselfs.dataset.file_stat import FileStat
 
 
@@ -84,72 +83,29 @@ def get(
         if dry_run:
             return _print_plan(context, address, client, plan)
         with _terminated_as_interrupted():
-            return _extract(
-                context, address, client, plan, jobs or min(8, os.cpu_count() or 1), ignore_times
-            )
+            return _extract(context, address, client, plan, jobs, ignore_times)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The part of a dataset to copy, and the folder that it goes to."""
+def _plan(client: Client, address: DatasetAddress, local: Path, filters: PathFilter) -> CopyPlan:
+    from dieselfs.client.extraction.copies import CopyPlan
 
-    entry: FileStat
-    folder: Path
-    name: str
-    """The entry's name in the folder; empty if its contents go into the folder itself."""
-    filters: PathFilter
-
-    def copies(self, client: Client) -> Iterator[Copy]:
-        """Yield every file and directory, parents first."""
-        yield Copy(self.entry, self.name)
-        if self.entry.kind == "directory":
-            for found in self._taken(client.walk(self.entry.path)):
-                yield Copy(found, self._target(found.path))
-
-    def _taken(self, entries: Iterable[FileStat]) -> Iterator[FileStat]:
-        """Yield the entries that the filters take, and all parents of these."""
-        aside: dict[str, FileStat] = {}
-        for entry in entries:
-            if not self.filters.takes(entry.path):
-                if entry.kind == "directory":
-                    aside[entry.path] = entry
-                continue
-            if aside:
-                yield from _claimed(aside, entry.path)
-            yield entry
-
-    def _target(self, path: str) -> str:
-        below = path[len(self.entry.path) + 1 :] if self.entry.path else path
-        return f"{self.name}/{below}" if self.name else below
-
-
-def _claimed(aside: dict[str, FileStat], path: str) -> list[FileStat]:
-    """Remove the parents of `path` from `aside`, and return them, topmost first."""
-    above = []
-    while path := path.rpartition("/")[0]:
-        if path in aside:
-            above.append(aside.pop(path))
-    return above[::-1]
-
-
-def _plan(client: Client, address: DatasetAddress, local: Path, filters: PathFilter) -> Plan:
     entry = client.stat(address.path)
     if entry.kind == "directory":
-        return Plan(entry, local, "" if address.contents else address.name, filters)
+        return CopyPlan(entry, local, "" if address.contents else address.name, filters)
     if address.contents:
         raise UsageError(f"{address} is a file", "leave out the slash at the end")
     if local.is_dir():
-        return Plan(entry, local, address.name, filters)
+        return CopyPlan(entry, local, address.name, filters)
     if not local.parent.is_dir():
         raise LocalFileError(f"{local.parent}: no such folder", f"make it: mkdir -p {local.parent}")
-    return Plan(entry, local.parent, local.name, filters)
+    return CopyPlan(entry, local.parent, local.name, filters)
 
 
 def _print_plan(
-    context: CommandContext, address: DatasetAddress, client: Client, plan: Plan
+    context: CommandContext, address: DatasetAddress, client: Client, plan: CopyPlan
 ) -> int:
     output = context.output
-    for copy in plan.copies(client):
+    for copy in plan.copies(client.walk):
         target = os.path.join(plan.folder, copy.target)
         path, size = copy.entry.path, copy.entry.size
         output.result(
@@ -163,37 +119,29 @@ def _extract(
     context: CommandContext,
     address: DatasetAddress,
     client: Client,
-    plan: Plan,
-    jobs: int,
+    plan: CopyPlan,
+    jobs: int | None,
     ignore_times: bool,
 ) -> int:
-    with closing(LocalFolder(plan.folder)) as folder, context.progress("get") as progress:
-        extraction = Extraction(
-            folder,
-            open_client=lambda: _sibling(context, address, client),
-            on_failure=lambda entry, error: _report(context, entry, error),
-            progress=progress,
-            jobs=jobs,
-            ignore_times=ignore_times,
-        )
+    from dieselfs.client.extraction.extraction import extract
+
+    with context.progress("get") as progress:
         is_whole = plan.entry.kind == "directory" and not address.path and not address.snapshot
         if is_whole and not plan.filters:
             state = client.dataset.namespace.state()
             progress.expect(state.files, state.bytes)
-        extraction.run(plan.copies(client))
-    _print_summary(context, plan, extraction)
-    if extraction.failed:
-        return ExitCode.PARTIAL if extraction.files + extraction.skipped else ExitCode.INTEGRITY
-    return ExitCode.PARTIAL if extraction.outside else ExitCode.OK
-
-
-def _sibling(context: CommandContext, address: DatasetAddress, client: Client) -> Client:
-    """Open a client of the same dataset for another thread; a client is for one at a time."""
-    from dieselfs.client import Client
-
-    sibling = Client(client.dataset, context.snapshot_folder, ssd=client.ssd)
-    context.load_snapshot(sibling, address)
-    return sibling
+        done = extract(
+            client,
+            plan,
+            on_failure=lambda entry, error: _report(context, entry, error),
+            jobs=jobs,
+            ignore_times=ignore_times,
+            progress=progress,
+        )
+    _print_summary(context, plan, done)
+    if done.failed:
+        return ExitCode.PARTIAL if done.files + done.skipped else ExitCode.INTEGRITY
+    return ExitCode.PARTIAL if done.outside else ExitCode.OK
 
 
 def _report(context: CommandContext, entry: FileStat, error: Exception) -> None:
@@ -205,7 +153,7 @@ def _report(context: CommandContext, entry: FileStat, error: Exception) -> None:
     report(replace(failure, what=f"{entry.path}: {failure.what}"), as_json=context.output.json)
 
 
-def _print_summary(context: CommandContext, plan: Plan, done: Extraction) -> None:
+def _print_summary(context: CommandContext, plan: CopyPlan, done: Extraction) -> None:
     counts = picked(done, "files bytes skipped failed outside")
     others = "".join(f", {counts[key]:,} {key}" for key in ("skipped", "failed") if counts[key])
     if done.outside:

@@ -14,6 +14,8 @@ import errno
 import itertools
 import os
 import stat
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,9 +27,24 @@ from dieselfs.errors import LocalFileError
 PERMISSIONS: Final = 0o777
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_TEMPORARY_PREFIX: Final = f".dlcmd-{os.urandom(8).hex()}-"
+_OPEN_DIRECTORIES: Final = 256
+"""The directories that are kept open, of 1,024 descriptors that a process may usually have.
+
+The files of a chunk are of many directories, so each directory is written into again and again.
+"""
 _numbers: Final = itertools.count()
 _REFUSED: Final = frozenset(("", ".", ".."))
+
+_temporary_prefix = ""
+
+
+def renew_temporary_names() -> None:
+    """Draw the beginning of temporary names. A forked process must have another than its parent."""
+    global _temporary_prefix
+    _temporary_prefix = f".dlcmd-{os.urandom(8).hex()}-"
+
+
+renew_temporary_names()
 
 
 class LinkLeadsOutside(LocalFileError):
@@ -42,6 +59,9 @@ class LocalFolder:
         self.existed = root.is_dir()
         self._made: set[str] = set()
         """The directories that were made here, which had nothing in them."""
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, LocalDirectory] = OrderedDict()
+        """The directories that were written into last."""
         with _explained(root):
             if not self.existed and not root.exists():
                 root.mkdir(mode=0o755)
@@ -50,7 +70,8 @@ class LocalFolder:
             self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Close the descriptor of the root."""
+        """Close the descriptors."""
+        self._open.clear()
         os.close(self._fd)
 
     def make_directory(self, path: str) -> None:
@@ -64,11 +85,18 @@ class LocalFolder:
     @contextmanager
     def directory(self, path: str) -> Iterator[LocalDirectory]:
         """Yield the directory `path` ('' is the root), made if it is missing, to write into it."""
-        fd = self._open_directory(_components(path) if path else [], make=True)
-        try:
-            yield LocalDirectory(self.root / path, fd)
-        finally:
-            os.close(fd)
+        with self._lock:
+            directory = self._open.get(path)
+            if directory is not None:
+                self._open.move_to_end(path)
+        if directory is None:
+            fd = self._open_directory(_components(path) if path else [], make=True)
+            directory = LocalDirectory(self.root / path, fd)
+            with self._lock:
+                self._open[path] = directory
+                if len(self._open) > _OPEN_DIRECTORIES:
+                    self._open.popitem(last=False)
+        yield directory
 
     def restore_directory(self, path: str, mode: int, mtime_ns: int) -> None:
         """Set the mode and mtime of a directory ('' is the root).
@@ -111,15 +139,20 @@ class LocalFolder:
 
 
 class LocalDirectory:
-    """One open directory that files are written into. For as long as `LocalFolder` keeps it open.
+    """One open directory that files are written into. Its descriptor is closed with the object.
 
-    A small file costs six system calls: open, write, fstat, utimensat, close and rename.
+    A small file costs five system calls: open, write, utimensat, close and rename.
     """
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_exact", "_fd", "_path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path, self._fd = path, fd
+        self._exact: set[int] = set()
+        """The permissions that a new file here gets from `open` as they are."""
+
+    def __del__(self) -> None:
+        os.close(self._fd)
 
     def is_same(self, name: str, size: int, mtime_ns: int, *, is_link: bool = False) -> bool:
         """Return True if a regular file of that size and mtime is here already.
@@ -143,7 +176,7 @@ class LocalDirectory:
         `LocalFileError`, and what `content` raises.
         """
         _require_name(name)
-        temporary = f"{_TEMPORARY_PREFIX}{next(_numbers)}"
+        temporary = f"{_temporary_prefix}{next(_numbers)}"
         permissions = mode & PERMISSIONS
         try:
             fd = os.open(temporary, _NEW_FILE, permissions, dir_fd=self._fd)
@@ -152,8 +185,8 @@ class LocalDirectory:
         try:
             try:
                 size = _fill(fd, content)
-                if stat.S_IMODE(os.fstat(fd).st_mode) != permissions:  # the umask, or an ACL
-                    os.fchmod(fd, permissions)
+                if permissions not in self._exact:
+                    self._permit(fd, permissions)
                 os.utime(fd, ns=(mtime_ns, mtime_ns))
             finally:
                 os.close(fd)
@@ -165,6 +198,13 @@ class LocalDirectory:
                 raise _explanation(self._path / name, error) from error
             raise
         return size
+
+    def _permit(self, fd: int, permissions: int) -> None:
+        """Give a new file its permissions, if the umask or an ACL of the directory took some."""
+        if stat.S_IMODE(os.fstat(fd).st_mode) == permissions:
+            self._exact.add(permissions)
+        else:
+            os.fchmod(fd, permissions)
 
     def make_link(self, name: str, target: bytes, mtime_ns: int, depth: int) -> None:
         """Make a symbolic link, in the place of a file or link if there is one.
@@ -179,7 +219,7 @@ class LocalDirectory:
                 f"the symbolic link to {os.fsdecode(target)!r} was not made: {problem}",
                 "get a directory that holds both, if the target is relative",
             )
-        temporary = f"{_TEMPORARY_PREFIX}{next(_numbers)}"
+        temporary = f"{_temporary_prefix}{next(_numbers)}"
         try:
             os.symlink(target, os.fsencode(temporary), dir_fd=self._fd)
             os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=self._fd, follow_symlinks=False)

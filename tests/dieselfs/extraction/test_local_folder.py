@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.cli.local_folder import LocalFolder
+from dieselfs.client.extraction.local_folder import LocalFolder
 from dieselfs.errors import LocalFileError
 
 TIME_NS = 1_577_840_523_123_456_789

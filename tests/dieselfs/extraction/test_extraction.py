@@ -8,9 +8,11 @@ import pytest
 
 from chunkstore.progress import NO_PROGRESS
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.cli.extraction import Copy, Extraction, WriteTurns, batches
-from dieselfs.cli.local_folder import LocalFolder
 from dieselfs.client import Client
+from dieselfs.client.extraction.copies import Copy, batches
+from dieselfs.client.extraction.extraction import Extraction
+from dieselfs.client.extraction.local_folder import LocalFolder
+from dieselfs.client.extraction.writers import Writers
 from dieselfs.dataset.file_stat import FileStat
 from dieselfs.housekeeping.purge.purge_request import PurgeRequest
 from metadata.kv.memory import MemoryStore
@@ -48,7 +50,7 @@ def extracted(
     local = LocalFolder(folder)
     extraction = Extraction(
         local,
-        open_client=lambda: Client(client.dataset, folder.parent),
+        open_source=client.sibling,
         on_failure=lambda entry, error: failed.append(entry.path),
         progress=NO_PROGRESS,
         **options,
@@ -135,17 +137,19 @@ def test_a_batch_is_of_one_chunk_sorted_by_folder_and_bounded() -> None:
     assert found == [["0/0", "1/1"], ["0/2", "1/3"], ["b"], ["large"], ["last"]]
 
 
-def test_more_threads_write_only_where_writes_are_slow() -> None:
+def test_more_threads_write_only_where_writes_are_slow(tmp_path: Path) -> None:
     now = [0.0]
-    turns = WriteTurns(3)
+    folder = LocalFolder(tmp_path / "out")
+    writers = Writers(folder, 3, clock=lambda: now[0])
 
     def write(seconds: float) -> None:
-        with turns.turn(100, clock=lambda: now[0]):
+        with writers.turn(100):
             now[0] += seconds
 
     for _ in range(5):
         write(0.01)
-    assert turns.permits == 1
+    assert writers.count == 1
     for expected in (2, 3, 3):
         write(1.0)
-        assert turns.permits == expected
+        assert writers.count == expected
+    folder.close()
