@@ -43,7 +43,8 @@ from benchmarks.contender_process import (
 from benchmarks.harness import Rounds, report, run_rounds, scratch, spread
 from benchmarks.peer_nodes import NO_MEMORY_BYTES
 from benchmarks.shared_disk import SharedDisk, state_of
-from dieselfs.cache.warmup.cluster_warmup import CacheClusterWarmUp
+from dieselfs.cache.warmup.cluster_warmup import ClusterTarget, warm_cluster
+from dieselfs.cache.warmup.warm_up import WarmUp
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, RingClient, ring_of
 from tests.peers.reader_node import FromClient
 from tests.peers.task_nodes import NAME, PeerDataset, make_dataset
@@ -140,14 +141,13 @@ def side_by_side(clients: Sequence[ContenderProcess], how: str, seed: int, files
 def fill(dataset: PeerDataset, nodes: Sequence[NodeProcess]) -> None:
     client = RingClient(dataset, [node.address for node in nodes])
     before = state_of(dataset.disk)
-    work = CacheClusterWarmUp(
-        SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings
-    )
-    found = work.run(lambda *_: None)
+    chunks = client.chunks
+    target = ClusterTarget(SharedDisk(dataset.disk), client.snapshot, chunks, client.settings)
+    found, _ = warm_cluster(target, WarmUp(target, chunks), lambda *_: None)
     after = state_of(dataset.disk)
     client.close()
-    if found.given < found.chunks:
-        raise RuntimeError(f"the nodes have {found.given} of {found.chunks} chunks")
+    if not found.is_all:
+        raise RuntimeError(f"the nodes do not have all chunks: {found}")
     reads, size = after.reads - before.reads, after.bytes - before.bytes
     report(
         f"{NODES} empty cache nodes filled with {dataset.bytes / 1e9:.2g} GB",
