@@ -10,7 +10,7 @@ second copy of small files: 1.2 us a file.
     warm         epochs of 4 KiB and 110 KiB files, random order, 1 and 2 threads, over ext4's
     loader       a stock PyTorch DataLoader over an ImageFolder, 2 workers, warm, over ext4's
     imagefolder  torchvision's ImageFolder built on a fresh mount: time over ext4's
-    listing      ls -lR of 1.28 million files: first on a fresh mount, second over ext4's
+    listing      ls -lR and ls -R of 1.28 million files: first on a fresh mount, second over ext4's
     first        a first epoch from the daemon's memory, chunk-wise and known order, over the older
                  version's
     unknown      the same while the mount is not told the order (reported)

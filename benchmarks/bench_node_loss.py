@@ -35,11 +35,13 @@ from benchmarks.contender_process import (
     contenders,
 )
 from benchmarks.harness import report, scratch
-from benchmarks.memcached_server import MemcachedServer, memcached_client, memcached_servers
+from benchmarks.memcached_server import (
+    CacheAside,
+    MemcachedServer,
+    memcached_client,
+    memcached_servers,
+)
 from benchmarks.peer_nodes import NO_MEMORY_BYTES, OnLoopback, contents, on_loopback
-from benchmarks.shared_disk import SharedDisk
-from chunkstore.chunk_reader import ChunkReader
-from metadata.snapshot import Snapshot
 from tests.peers.reader_node import FromClient
 from tests.peers.task_nodes import TASK, PeerDataset, lock_of, locker, make_dataset
 
@@ -84,42 +86,19 @@ class PeerEpoch:
 
 
 class MemcachedEpoch:
-    """What is not there is read from the store, and put there, if that can be done."""
-
     def __init__(self, ports: Sequence[int], dataset: PeerDataset) -> None:
-        import pylibmc
-
-        self._failure = pylibmc.Error
-        self._client = memcached_client(ports)
-        self._snapshot = Snapshot.open(dataset.snapshot)
-        self._store = ChunkReader(SharedDisk(dataset.disk), self._snapshot.dataset)
+        self._source = CacheAside(ports, dataset.disk, dataset.snapshot)
         self._paths = [path for path, _, _ in json.loads(dataset.paths.read_bytes())]
 
     def run(self, seed: int) -> float:
         paths = random.Random(seed).sample(self._paths, len(self._paths))
         begin = time.perf_counter()
         for path in paths:
-            try:
-                found = self._client.get(path)
-            except self._failure:
-                found = None
-            if found is None:
-                self._from_store(path)
+            self._source.read(path)
         return time.perf_counter() - begin
 
     def close(self) -> None:
-        self._client.disconnect_all()
-        self._snapshot.close()
-
-    def _from_store(self, path: str) -> None:
-        inode = self._snapshot.resolve(path.encode())
-        assert inode is not None
-        file = self._snapshot.extent(inode)
-        data = bytes(self._store.read(file, 0, file.length))
-        try:
-            self._client.set(path, data)
-        except self._failure:
-            pass
+        self._source.close()
 
 
 class Peers:

@@ -1,14 +1,17 @@
-"""How fast are the empty memories of three nodes filled (DIESEL Fig. 11b), and does each byte leave
-the store once?
+"""How fast are the empty memories of three nodes filled (DIESEL Fig. 11b), beside memcached, and
+does each byte leave the store once?
 
 Three nodes (network namespaces) open the same task with the policy *oneshot*, over a store that
 gives 500 MB/s to all of them together: its queue is one for all processes. Time is from the first
 chunk held to the last. Then each node reads a third of the files, in random order, each byte
-checked. Expectation: the store is the slowest part by far (a core fetches and verifies GB/s), so
-its rate but for the end, when the nodes with smaller shares are done already: 0.95 for 170 chunks a
-node. Needs root.
+checked. Beside it, in the same rounds, memcached on the same nodes: each reads a third of the files
+from the store, one by one, and sets them. Expectation: the store is the slowest part by far (a core
+fetches and verifies GB/s), so its rate but for the end, when the nodes with smaller shares are done
+already: 0.95 for 170 chunks a node. memcached gets a file in some 0.5 ms of two cores: 2,000 files,
+220 MB/s, half as fast; with --seek 8.3e-3 each file waits for a disk, and it is 12 times slower.
+Needs root.
 
-    python -m benchmarks.bench_peer_fill [--rounds 3] [--quick]
+    python -m benchmarks.bench_peer_fill [--rounds 3] [--seek 8.3e-3] [--quick]
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import report, spread
-from tests.peers.task_nodes import TASK, PeerDataset, TaskNodes, make_dataset
+from benchmarks.harness import report, run_rounds, spread
+from tests.peers.task_nodes import TASK, PeerDataset, TaskNodes, make_dataset, read_together
 from tests.services.network_nodes import Network, Node, network_nodes
 
 NODES = 3
@@ -51,10 +54,12 @@ def _size(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def fill(network: Network, dataset: PeerDataset, task_name: str) -> tuple[float, float]:
+def fill(
+    network: Network, dataset: PeerDataset, task_name: str, seek_s: float
+) -> tuple[float, float]:
     """Seconds of filling; bytes read of the store for each of the dataset, the reading of all files
     afterwards included."""
-    dataset.set_speed(bytes_per_s=BYTES_PER_S)
+    dataset.set_speed(seek_s=seek_s, bytes_per_s=BYTES_PER_S)
     with network.redis() as server:
         task = TaskNodes(
             network,
@@ -75,12 +80,16 @@ def fill(network: Network, dataset: PeerDataset, task_name: str) -> tuple[float,
                     )
                 time.sleep(0.005)
             filled = time.monotonic()
-            before = [len(reader.hear()) for reader in readers]
-            for rank, reader in enumerate(readers):
-                reader.tell(read="batches", seed=1, rank=rank, world=len(readers))
-            for reader, said in zip(readers, before, strict=True):
-                reader.end_of_read(said, FILL_S)
+            read_together(readers, FILL_S, read="batches", seed=1)
             return filled - began, dataset.from_store_bytes() / dataset.bytes
+
+
+def fill_memcached(network: Network, dataset: PeerDataset, seek_s: float) -> float:
+    """Seconds in which the nodes read all files between them, from an empty memcached."""
+    dataset.set_speed(seek_s=seek_s, bytes_per_s=BYTES_PER_S)
+    memory_mib = 2 * dataset.bytes // len(network.nodes) // (1 << 20) + 256
+    with TaskNodes(network, dataset, index="").memcached_clients(memory_mib) as readers:
+        return read_together(readers, 10 * FILL_S, seed=1)
 
 
 def main() -> None:
@@ -89,27 +98,43 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bytes", type=int, default=2_000_000_000)
+    parser.add_argument("--seek", type=float, default=0.0, help="seconds of each request")
     parser.add_argument("--quick", action="store_true", help="small: that it works")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.bytes = 1, 150_000_000
-    found = []
+    reads: list[float] = []
     with network_nodes(NODES) as network:
         dataset = make_dataset(
             Path(network.folder), options.bytes // SIZE_BYTES, SIZE_BYTES, CHUNK_BYTES
         )
-        for number in range(options.rounds):
-            found.append(fill(network, dataset, f"fill{number}"))
+
+        def fill_peers() -> float:
+            seconds, read = fill(network, dataset, f"fill{len(reads)}", options.seek)
+            reads.append(read)
             for node in network.nodes:  # their helpers linger, and hold what the next round needs
                 node.end_processes()
-    rates = [dataset.bytes / seconds / BYTES_PER_S for seconds, _ in found]
-    reads = [read for _, read in found]
+            return seconds
+
+        taken = run_rounds(
+            {
+                "peers": fill_peers,
+                "memcached": lambda: fill_memcached(network, dataset, options.seek),
+            },
+            options.rounds,
+            warm_up=0,
+        )
+    chunk_s = options.seek + CHUNK_BYTES / BYTES_PER_S
+    store_s = dataset.bytes / CHUNK_BYTES * chunk_s
+    rates = [store_s / seconds for seconds in taken.seconds["peers"]]
     report(
         f"{NODES} empty nodes filled with {dataset.bytes / 1e9:.2g} GB from a store of {BYTES_PER_S / 1e6:.0f} MB/s",
         ratio=spread(rates),
         bar=BAR_RATE,
         met=spread(rates)["median"] >= BAR_RATE,
-        seconds=spread([seconds for seconds, _ in found]),
+        over_memcached=spread(taken.ratios("peers", "memcached")),
+        seconds={name: taken.median(name) for name in taken.seconds},
+        seek_s=options.seek,
         read_of_dataset=max(reads),
         read_bar=BAR_READ,
         read_met=max(reads) <= BAR_READ,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 SIDE: Final = 16
-"""Pixels."""
+"""Pixels, unless another side is asked for."""
 _LARGEST_SHIFT: Final = 2
 _DISTRACTION: Final = 0.7
 _NOISE: Final = 1.1
@@ -24,14 +24,14 @@ class Images:
     """Grey images and their classes."""
 
     pixels: npt.NDArray[np.uint8]
-    """(images, SIDE, SIDE)."""
+    """(images, side, side)."""
     labels: npt.NDArray[np.int64]
 
 
-def make_images(classes: int, per_class: int, part: int) -> Images:
+def make_images(classes: int, per_class: int, part: int, side: int = SIDE) -> Images:
     """`per_class` images of each class, class by class. The same patterns for each `part`, other
     images."""
-    patterns = _patterns(classes)
+    patterns = _patterns(classes, side)
     generator = np.random.default_rng([1, part])
     labels = np.repeat(np.arange(classes), per_class)
     count = len(labels)
@@ -41,10 +41,10 @@ def make_images(classes: int, per_class: int, part: int) -> Images:
     return Images(np.clip(128 + 32 * shown, 0, 255).astype(np.uint8), labels)
 
 
-def _patterns(classes: int) -> npt.NDArray[np.float64]:
-    """(classes, SIDE, SIDE): noise of low frequency, mean 0 and variance 1 each."""
-    noise = np.random.default_rng(0).standard_normal((classes, SIDE, SIDE))
-    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(SIDE), np.fft.fftfreq(SIDE)))
+def _patterns(classes: int, side: int) -> npt.NDArray[np.float64]:
+    """(classes, side, side): noise of low frequency, mean 0 and variance 1 each."""
+    noise = np.random.default_rng(0).standard_normal((classes, side, side))
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side)))
     smooth = np.fft.ifft2(np.fft.fft2(noise) * (frequency < 0.2)).real
     smooth -= smooth.mean(axis=(1, 2), keepdims=True)
     return smooth / smooth.std(axis=(1, 2), keepdims=True)
@@ -55,10 +55,10 @@ def _moved(
 ) -> npt.NDArray[np.float64]:
     """Each by its own number of pixels in both directions; what leaves on one side comes back on
     the other."""
-    count = len(images)
+    count, side = images.shape[:2]
     rows, columns = (
-        (np.arange(SIDE) + generator.integers(-_LARGEST_SHIFT, _LARGEST_SHIFT + 1, (count, 1)))
-        % SIDE
+        (np.arange(side) + generator.integers(-_LARGEST_SHIFT, _LARGEST_SHIFT + 1, (count, 1)))
+        % side
         for _ in range(2)
     )
     return images[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]

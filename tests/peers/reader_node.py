@@ -1,11 +1,13 @@
 """The reading program of one node: `python reader_node.py ORDER`, where ORDER is a JSON object; it
 reads a dataset and checks each byte.
 
-    kind        "client": through a `Client`; "mount": below `mountpoint`
+    kind        "client": through a `Client`; "mount": below `mountpoint`; "memcached": from
+                `servers`, and from the store what they lack (for benchmarks)
     paths       a file with a JSON list of [path, size, xxh3_64 in hex], in the dataset's order
     client:     disk, dataset, snapshot, memory_bytes, task; how its node takes part in the task's
                 peer cache is in the environment, as a user would say it
     mount:      mountpoint
+    memcached:  servers ("HOST:PORT"), disk, snapshot
 
 Then it obeys one JSON object a line on stdin: {"read": "files" | "batches", "seed": n, "rank": n,
 "world": n, "epochs": n, "batch": n, "verify": bool}: this rank's files, shuffled by the seed;
@@ -99,6 +101,31 @@ class FromClient:
         self._client.close()
 
 
+class FromMemcached:
+    """It waits until all servers answer."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        from benchmarks.memcached_server import CacheAside
+        from tests.eventually import eventually
+
+        servers = order["servers"]
+        self._source = CacheAside(servers, Path(order["disk"]), Path(order["snapshot"]))
+        eventually(lambda: self._source.answering() == len(servers), "all of memcached answers")
+        self.read: Callable[[str], bytes] = self._source.read
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        return [self.read(path) for path in paths]
+
+    def shuffled(self, seed: int, group: int, rank: int, world: int) -> Sequence[str]:
+        raise NotImplementedError("memcached knows no chunks")
+
+    def statistics(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self._source.close()
+
+
 class Reports:
     """What was read, a line for each 50 ms in which there was something, or in which it took
     longer."""
@@ -188,7 +215,7 @@ def _source(order: dict[str, Any]) -> Iterator[Source]:
     if order["kind"] == "mount":
         yield Mounted(Path(order["mountpoint"]))
         return
-    source = FromClient(order)
+    source = FromMemcached(order) if order["kind"] == "memcached" else FromClient(order)
     try:
         yield source
     finally:

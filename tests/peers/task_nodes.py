@@ -31,6 +31,7 @@ READER: Final = Path(__file__).with_name("reader_node.py")
 DLCMD: Final = REPOSITORY / "benchmarks/dlcmd_disk.py"
 NAME: Final = "d"
 TASK: Final = "task"
+MEMCACHED_PORT: Final = 11211
 PEER_PORT: Final = 7400
 """Machines that run tests stall for many seconds."""
 SECRET: Final = "a secret of the nodes of a test"
@@ -239,6 +240,31 @@ class TaskNodes:
             for log in logs:
                 log.unlink()
 
+    @contextmanager
+    def memcached_clients(self, memory_mib: int) -> Iterator[list[Reader]]:
+        """memcached on each of the nodes, and a reader on each that asks all of them, and the store
+        for what they lack. For benchmarks: the nodes take no part in the task."""
+        from benchmarks.memcached_server import memcached_command
+
+        order = {
+            "kind": "memcached",
+            "paths": str(self.dataset.paths),
+            "disk": str(self.dataset.disk),
+            "snapshot": str(self.dataset.snapshot),
+            "servers": [f"{node.address}:{MEMCACHED_PORT}" for node in self.network.nodes],
+        }
+        servers = []
+        try:
+            for node in self.network.nodes:
+                command = memcached_command(node.address, MEMCACHED_PORT, memory_mib)
+                servers.append(node.start(command))
+            with self._readers([(node, order) for node in self.network.nodes], {}) as readers:
+                yield readers
+        finally:
+            for server in servers:
+                server.kill()
+                server.wait()
+
     def mountpoint(self, node: Node) -> Path:
         return node.folder / "mnt"
 
@@ -292,6 +318,17 @@ class TaskNodes:
             for reader in readers:
                 reader.process.kill()
                 reader.process.communicate()
+
+
+def read_together(readers: Sequence[Reader], timeout_s: float = PATIENCE_S, **order: Any) -> float:
+    """Seconds in which the readers read all files between them: those of the slowest."""
+    before = [len(reader.hear()) for reader in readers]
+    for rank, reader in enumerate(readers):
+        reader.tell(**{"read": "files", **order, "rank": rank, "world": len(readers)})
+    ends = [
+        reader.end_of_read(said, timeout_s) for reader, said in zip(readers, before, strict=True)
+    ]
+    return max(float(ended["seconds"]) for ended in ends)
 
 
 def _program(
