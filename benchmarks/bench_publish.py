@@ -2,9 +2,10 @@
 
 `dlcmd put -j 2` of a warm directory of files of few bytes, with `--publish` against `--no-publish`,
 in turn, the whole command timed. Files of few bytes are the worst case: the put costs 15 µs of
-processor time a file, and the snapshot 2.5 µs (its build from the index, 1.6 µs of it the scan), on
-one core, after the last commit. So 0.85 of the rate is expected here. Files of 110 KiB cost the put
-200 µs each, and the snapshot is 0.98 of it or more.
+processor time a file. The snapshot costs 4 µs, in a process that builds it from the commits while
+the put applies these to the index (4 µs on another core). So 0.98 of the rate is expected here,
+with two cores. A scan of the index after the last commit and a build would cost 2.5 µs, on one
+core: 0.89. Files of 110 KiB cost the put 200 µs each, and the snapshot is 0.98 of it or more.
 
     python -m benchmarks.bench_publish        # 500,000 files of 8 bytes, 5,000 of 110 KiB
     python -m benchmarks.bench_publish --files 100000 --rounds 3

@@ -39,6 +39,7 @@ from dieselfs.packing.preflight import check_named, preflight
 from dieselfs.packing.processes import PackingProcesses
 from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of
 from dieselfs.packing.put_turn import PutTurn, targets_of
+from dieselfs.packing.snapshot_process import SnapshotProcess
 from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, mixed
 from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure
 from dieselfs.snapshots.put_snapshots import publish_put
@@ -85,14 +86,16 @@ def pack(
         writers = [draw_process_field() for _ in range(workers.count)]
         dataset, turn, dead = _in_turn(store, index, name, request, writers, progress)
         began_at = dataset.namespace.state().generation
+        ahead = SnapshotProcess(dataset.ref, request.snapshot_folder)
+        stack.callback(ahead.close)
         try:
             progress.packing = packing_settings(dataset, request.choice)
             request = request.arranged(progress.packing)
             _reuse_chunks(dataset, request, dead, progress)
             if request.delete:
-                _pack_and_delete(dataset, request, workers, writers, progress)
+                _pack_and_delete(dataset, request, workers, writers, ahead, progress)
             else:
-                _pack(dataset, request, workers, writers, progress)
+                _pack(dataset, request, workers, writers, ahead, progress)
         except BaseException:
             turn.fail()
             if dataset.born:
@@ -101,7 +104,7 @@ def pack(
         turn.finish([lease for lease in dead if covers(turn.targets, lease.targets)])
         _retire_replaced(dataset, began_at, progress)
         if request.snapshot_folder is not None:
-            _publish(dataset, request.snapshot_folder, progress)
+            _publish(dataset, request.snapshot_folder, ahead, progress)
         return dataset.namespace.state()
 
 
@@ -172,10 +175,12 @@ def _retire_replaced(dataset: Dataset, after: int, progress: PackProgress) -> No
         log.info("chunks that were put twice are left to purge: %s", error)
 
 
-def _publish(dataset: Dataset, folder: Path, progress: PackProgress) -> None:
+def _publish(
+    dataset: Dataset, folder: Path, ahead: SnapshotProcess, progress: PackProgress
+) -> None:
     """Publish a snapshot of what has been put; a failure is noted and does not undo the put."""
     try:
-        progress.snapshot = publish_put(dataset, folder, progress.on_snapshot)
+        progress.snapshot = publish_put(dataset, folder, progress.on_snapshot, ahead.snapshot_of)
     except (ChunkStoreError, MetadataError, DieselFSError, OSError) as error:
         log.debug("no snapshot is published", exc_info=True)
         progress.unpublished = str(error) or type(error).__name__
@@ -200,13 +205,14 @@ def _pack_and_delete(
     request: PackRequest,
     workers: PackingProcesses,
     writers: Sequence[bytes],
+    ahead: SnapshotProcess,
     progress: PackProgress,
 ) -> None:
     """Pack the sources, and delete what they do not have unless a file could not be packed."""
     preflight(request.sources, PackProgress())  # before the first deletion
     found = planned_deletions(dataset.namespace, request)
     delete_entries(dataset, found.in_the_way, found.generation)
-    _pack(dataset, request, workers, writers, progress)
+    _pack(dataset, request, workers, writers, ahead, progress)
     if progress.failed:
         return
     delete_entries(dataset, found.gone, found.generation)
@@ -218,6 +224,7 @@ def _pack(
     request: PackRequest,
     workers: PackingProcesses,
     writers: Sequence[bytes],
+    ahead: SnapshotProcess,
     progress: PackProgress,
 ) -> None:
     state, settings = dataset.namespace.state(), progress.packing
@@ -233,7 +240,8 @@ def _pack(
     )
     progress.changed()
     try:
-        with _Commits(dataset, max(state.generation, BIRTH_GENERATION), progress) as commits:
+        after = max(state.generation, BIRTH_GENERATION)
+        with _Commits(dataset, after, ahead, progress) as commits:
             _Put(request, rules, workers, commits, progress).run()
     finally:
         workers.stop()  # before anything is deleted
@@ -336,8 +344,12 @@ class _Commits:
     Commits are held back until the preflight ends.
     """
 
-    def __init__(self, dataset: Dataset, after: int, progress: PackProgress) -> None:
+    def __init__(
+        self, dataset: Dataset, after: int, ahead: SnapshotProcess, progress: PackProgress
+    ) -> None:
         self._dataset = dataset
+        self._ahead = ahead
+        self._finishing = False
         self._publisher = Publisher(dataset)
         self._progress = progress
         self._file_counts: dict[bytes, int] = {}
@@ -362,6 +374,7 @@ class _Commits:
         self._group.release()
 
     def finish(self) -> None:
+        self._finishing = True
         self._group.flush()
 
     def interrupt(self) -> None:
@@ -396,9 +409,12 @@ class _Commits:
     def _publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
         self._progress.commits += 1
         self._progress.chunks_committed += len(commit.added)
+        files = 0
         for ref in commit.added:
             self._uncommitted.discard(chunk_key(self._dataset.ref.name, ref.id))
-            self._progress.files_committed += self._file_counts.pop(ref.id.value)
+            files += self._file_counts.pop(ref.id.value)
             self._progress.bytes_committed += ref.payload_bytes
+        self._progress.files_committed += files
+        self._ahead.add(commit, heads, files, may_be_last=self._finishing)
         self._publisher.publish(commit, heads)
         self._progress.changed()

@@ -206,6 +206,7 @@ def _serve(
             except Exception as error:
                 answer = error
             connection.send(answer)
+    os._exit(0)  # streams that another thread held at the fork cannot be flushed
 
 
 def _contents(rows: Iterable[FileRow], buffer: memoryview) -> Iterator[memoryview]:
