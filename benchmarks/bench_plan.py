@@ -113,8 +113,8 @@ def classes_per_batch_of(data: Packed, group: int) -> float:
 
 
 @contextmanager
-def mounted(data: Packed, group: ControlGroup, *options: str) -> Iterator[Path]:
-    """Our mount over the slow disk, listed, its daemon in the control group."""
+def mounted(data: Packed, group: ControlGroup | None, *options: str) -> Iterator[Path]:
+    """Our mount over the slow disk, listed, its daemon in the control group if there is one."""
     root = data.folder / "mnt"
     root.mkdir(exist_ok=True)
     # What it only reads is charged to this process, which touches it first.
@@ -129,7 +129,8 @@ def mounted(data: Packed, group: ControlGroup, *options: str) -> Iterator[Path]:
             root,
             *options,
         ],
-        preexec_fn=group.enter,  # nothing here has threads that hold locks it needs
+        # Nothing here has threads that hold locks it needs.
+        preexec_fn=None if group is None else group.enter,
         stderr=(data.folder / "daemon.log").open("ab"),
     )
     try:

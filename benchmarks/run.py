@@ -38,6 +38,7 @@ QUICK = {
     "bench_pack": ["--files", "10000", "--rounds", "1"],
     "bench_memory": ["--files", "1000"],
     "bench_mount": ["--quick"],
+    "bench_large_samples": ["--quick"],
     "bench_snapshot": ["--files", "20000"],
     "bench_scrub": ["--quick"],
     "bench_shuffle": ["--files", "20000"],

@@ -20,6 +20,7 @@ ARROWS = {
     "shuffle": {},
     "dataset": {},
     "prefetch": {
+        "cache.ports": "what is fetched and expected: blocks of node memory",
         "shuffle": "a plan may be a shuffled order, and is refused by what its groups need",
     },
     "snapshots": {

@@ -6,7 +6,7 @@ All of it is arithmetic on columns, about 0.1 µs a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from metadata.snapshot import Snapshot
 class ChunkUses:
     """The chunks of one order, each once, in the order of their first use.
 
-    Chunks above 16 MiB, one large file each, are not among them: they are read by ranges when their
-    turn comes.
+    A chunk above 16 MiB is among them if it is one file, which is fetched in blocks. Those of many
+    files are not: their files are read by ranges when their turn comes.
     """
 
     chunks: npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ class ChunkUses:
     payload_bytes: npt.NDArray[np.int64]
     """The bytes that the chunk takes in node memory."""
     read_bytes: npt.NDArray[np.int64]
-    """For each position, the bytes of the files before it, without those in large chunks.
+    """For each position, the bytes of the files before it that lie in these chunks.
 
     It has one more item than there are files.
     """
@@ -44,13 +44,15 @@ class ChunkUses:
         columns = snapshot.columns
         number = columns.chunk[inodes].astype(np.int64)
         payload = columns.chunk_payload_bytes.astype(np.int64)
-        length = np.where(payload[number] <= MAX_WHOLE_BYTES, columns.length[inodes], 0)
+        is_one_file = np.diff(snapshot.chunk_first_inode.astype(np.int64)) == 1
+        is_fetched = (payload > 0) & ((payload <= MAX_WHOLE_BYTES) | is_one_file)
+        length = np.where(is_fetched[number], columns.length[inodes], 0)
         positions = np.arange(len(inodes), dtype=np.int64)
         last = np.full(len(payload), -1, np.int64)
         last[number] = positions
         first = np.full(len(payload), -1, np.int64)
         first[number[::-1]] = positions[::-1]  # of equal indices the last assignment stays
-        used = np.flatnonzero((last >= 0) & (payload <= MAX_WHOLE_BYTES) & (payload > 0))
+        used = np.flatnonzero((last >= 0) & is_fetched)
         used = used[np.argsort(first[used])]
         return cls(
             used,
@@ -58,6 +60,20 @@ class ChunkUses:
             last[used],
             payload[used],
             np.concatenate([[0], np.cumsum(length, dtype=np.int64)]),
+        )
+
+    def whole(self) -> ChunkUses:
+        """Return the uses of chunks that are fetched as a whole: a group must have room for them.
+
+        A large file needs room at its turn alone, and is read by blocks without it.
+        """
+        kept = self.payload_bytes <= MAX_WHOLE_BYTES
+        return replace(
+            self,
+            chunks=self.chunks[kept],
+            first=self.first[kept],
+            last=self.last[kept],
+            payload_bytes=self.payload_bytes[kept],
         )
 
     def __len__(self) -> int:

@@ -21,8 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
+from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.prefetch.planner import Planner, Readers, Wanted
 from dieselfs.prefetch.plans import Plan
@@ -68,12 +67,12 @@ class PlannedMemory(Protocol):
     See `dieselfs.cache.task.node_memory.NodeMemory`.
     """
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
-        """Return when the chunks are in node memory."""
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        """Return when the blocks are in node memory."""
         ...
 
-    def expect(self, chunks: Sequence[ChunkId]) -> None:
-        """Expect the uses of these chunks, in order; [] ends it."""
+    def expect(self, names: Sequence[str]) -> None:
+        """Expect the uses of the blocks with these names, in order; [] ends it."""
         ...
 
     def progress(self, used: int) -> None:
@@ -409,7 +408,7 @@ class PrefetcherRun:
 
     def _fetch(self, fetch: Fetch) -> Fetched:
         try:
-            self._memory.fetch([fetch.chunk])
+            self._memory.fetch_blocks(fetch.blocks)
         except Exception as error:  # the thread that decides handles every error
             return Fetched(fetch, self._clock(), error)
         return Fetched(fetch, self._clock())

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
-from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import ChunkStoreError
+from dieselfs.cache.ports.block import CacheBlock, is_whole
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone
 from dieselfs.prefetch.prefetcher import PlannedMemory
 from metadata.snapshot import Snapshot
@@ -56,7 +56,7 @@ class Preload:
         try:
             while (chunk := self._next()) is not None:
                 try:
-                    self._memory.fetch([chunk])
+                    self._memory.fetch_blocks([CacheBlock(chunk)])
                 except CacheFull:
                     return
                 except (ChunkStoreError, MasterGone, LocalFileError) as error:
@@ -74,7 +74,7 @@ class Preload:
 def _that_fit(snapshot: Snapshot, budget_bytes: int) -> Iterator[ChunkRef]:
     for number in range(snapshot.chunk_count):
         chunk = snapshot.chunk(number)
-        if chunk.payload_bytes > MAX_WHOLE_BYTES:
+        if not chunk.payload_bytes or not is_whole(chunk):
             continue  # one large file, cached in blocks as it is read
         budget_bytes -= chunk.payload_bytes
         if budget_bytes < 0:

@@ -29,7 +29,8 @@ class MemoryNeed:
 
     @classmethod
     def of(cls, uses: ChunkUses, group_start: npt.NDArray[np.int64]) -> MemoryNeed:
-        """Return the need of an order with these groups."""
+        """Return the need of an order with these groups. Large files need nothing."""
+        uses = uses.whole()
         if not len(uses):
             return cls()
         largest, total = int(uses.payload_bytes.max()), int(uses.payload_bytes.sum())

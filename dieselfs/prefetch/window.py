@@ -10,17 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
+from dieselfs.cache.ports.block import CacheBlock, blocks_of, is_whole
 from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.prefetch.chunk_uses import ChunkUses, interleaved, rest_of
 from dieselfs.prefetch.planner import Readers
 from dieselfs.prefetch.rate_estimate import RateEstimate
+from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,8 @@ The store's own limit finds out how many of them the store can handle
 (`chunkstore.stores.adaptive_limit`).
 """
 _LOOKAHEAD: Final = 4096
+_LARGE_PASSED: Final = 8
+"""The most large files without room behind which a chunk is fetched nevertheless."""
 _WAITING, _UNDER_WAY, _CACHED, _RELEASED = range(4)
 
 
@@ -41,10 +46,10 @@ class PlannedOrder:
     readers: Readers
     inodes: npt.NDArray[np.uint32]
     uses: ChunkUses
-    ids: Sequence[ChunkId]
-    """The ids of the chunks of `uses`."""
-    chunk: Callable[[int], ChunkRef]
-    """Returns a chunk by its number."""
+    names: Sequence[Sequence[str]]
+    """The names of the cache blocks of each of the `uses`."""
+    blocks: Callable[[int], Sequence[CacheBlock]]
+    """Returns the cache blocks of a chunk by its number: one, or those of its large file."""
 
     @classmethod
     def of(cls, readers: Readers) -> PlannedOrder:
@@ -52,8 +57,18 @@ class PlannedOrder:
         rests = [rest_of(reader.plan.order, reader.start) for reader in readers]
         snapshot, inodes = readers[0].plan.snapshot, interleaved(rests).inodes
         uses = ChunkUses.of(snapshot, inodes)
-        ids = [snapshot.chunk(number).id for number in uses.chunks.tolist()]
-        return cls(readers, inodes, uses, ids, snapshot.chunk)
+        blocks = partial(blocks_of_chunk, snapshot)
+        names = [[block.name for block in blocks(number)] for number in uses.chunks.tolist()]
+        return cls(readers, inodes, uses, names, blocks)
+
+
+def blocks_of_chunk(snapshot: Snapshot, number: int) -> list[CacheBlock]:
+    """Return the cache blocks that hold a chunk."""
+    chunk = snapshot.chunk(number)
+    if is_whole(chunk):
+        return [CacheBlock(chunk)]
+    files = map(snapshot.extent, snapshot.files_in_chunk(number))
+    return [block for file in files for block, _ in blocks_of(file, 0, file.length)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +107,14 @@ class Fetch:
 
     use: int
     """The number of its use, counted from the first order."""
-    chunk: ChunkRef
+    blocks: Sequence[CacheBlock]
+    payload_bytes: int
     requested_at: float
+
+    @property
+    def chunk(self) -> ChunkRef:
+        """The chunk, which all blocks are of."""
+        return self.blocks[0].chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +148,8 @@ class Window:
         self._finished_bytes = self._leading_position = 0
         self._expected: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """The indices of the uses that node memory expects."""
+        self._expected_ends: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        """The number of blocks up to the end of each of them."""
         self._expected_used = 0
         self._fetched = self._late = self._skipped = self._no_room = 0
         self._state = np.empty(0, np.uint8)
@@ -219,22 +242,24 @@ class Window:
 
     # The expectations of node memory
 
-    def expectation(self) -> list[ChunkId]:
-        """Return the uses to come, in order, which node memory is told to expect."""
+    def expectation(self) -> list[str]:
+        """Return the blocks of the uses to come, in order, which node memory is told to expect."""
         self._expected, self._expected_used = np.flatnonzero(self._state != _RELEASED), 0
         self.is_expectation_current = True
-        ids = [id for order in self._orders for id in order.ids]
-        return [ids[index] for index in self._expected.tolist()]
+        names = [names for order in self._orders for names in order.names]
+        expected = [names[index] for index in self._expected.tolist()]
+        self._expected_ends = np.cumsum([len(each) for each in expected], dtype=np.int64)
+        return [name for each in expected for name in each]
 
     def newly_used(self) -> int:
-        """Return how many of the expected uses are over, if that are more than before; or else 0.
+        """Return how many of the expected blocks are over, if that are more than before, else 0.
 
         They are those up to the first that is not released.
         """
         left = np.flatnonzero(self._state[self._expected[self._expected_used :]] != _RELEASED)
         newly = int(left[0]) if len(left) else len(self._expected) - self._expected_used
         self._expected_used += newly
-        return self._expected_used if newly else 0
+        return int(self._expected_ends[self._expected_used - 1]) if newly else 0
 
     def expects_finished_uses(self) -> bool:
         """Return whether node memory expects uses that are over, since one before them is not."""
@@ -249,30 +274,46 @@ class Window:
     def due(self, budget_bytes: int, outside_bytes: int, now: float) -> Iterator[Fetch]:
         """Yield the chunks to request now.
 
-        The window and `outside_bytes` stay within the budget; a larger chunk is fetched alone.
+        The window and `outside_bytes` stay within the budget; a larger chunk is fetched alone. A
+        large file waits until there is room for all of it; smaller chunks pass meanwhile. One that
+        is larger than the budget is left to its readers.
         """
-        while self.under_way < FETCHES:
-            while self._next < len(self._state) and self._state[self._next] != _WAITING:
-                self._next += 1
-            if self._next == len(self._state):
+        index, passed = self._first_waiting(self._next), 0
+        self._next = index
+        while self.under_way < FETCHES and index < len(self._state) and self._is_due(index):
+            size, taken = int(self._payload[index]), self.bytes + outside_bytes
+            is_large = size > MAX_WHOLE_BYTES
+            if is_large and size > budget_bytes:
+                self._state[index] = _RELEASED
+                self._skipped += 1
+            elif (not taken or taken + size <= budget_bytes) and not (is_large and passed):
+                yield self._request(index, size, now)
+            elif is_large and passed < _LARGE_PASSED:
+                passed += 1
+            else:
                 return
-            index, size = self._next, int(self._payload[self._next])
-            taken = self.bytes + outside_bytes
-            if (taken and taken + size > budget_bytes) or not self._is_due():
-                return
-            if not self.under_way:
-                self.rates.begun(now)
-            self._next += 1
-            self._state[index] = _UNDER_WAY
-            self.under_way += 1
-            self.bytes += size
-            chunk = self._orders[0].chunk(int(self._number[index]))
-            yield Fetch(self._finished_uses + index, chunk, now)
+            index = self._first_waiting(index + 1)
+            if not passed:
+                self._next = index
+
+    def _first_waiting(self, index: int) -> int:
+        while index < len(self._state) and self._state[index] != _WAITING:
+            index += 1
+        return index
+
+    def _request(self, index: int, size: int, now: float) -> Fetch:
+        if not self.under_way:
+            self.rates.begun(now)
+        self._state[index] = _UNDER_WAY
+        self.under_way += 1
+        self.bytes += size
+        blocks = self._orders[0].blocks(int(self._number[index]))
+        return Fetch(self._finished_uses + index, blocks, size, now)
 
     def ended(self, fetched: Fetched, now: float) -> int | None:
         """Note the end of a fetch; return the chunk if it has arrived for the first order."""
         fetch, error = fetched.fetch, fetched.error
-        index, size = fetch.use - self._finished_uses, fetch.chunk.payload_bytes
+        index, size = fetch.use - self._finished_uses, fetch.payload_bytes
         is_planned = index >= 0 and self._state[index] == _UNDER_WAY
         self.under_way -= 1
         if error is None:
@@ -296,11 +337,11 @@ class Window:
             self._state[index] = _RELEASED
         return None
 
-    def _is_due(self) -> bool:
-        coming = slice(self._next, self._next + _LOOKAHEAD)
+    def _is_due(self, index: int) -> bool:
+        coming = slice(index, index + _LOOKAHEAD)
         until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._leading_position]
-        end = self._to_fetch[self._next + 1 : self._next + 1 + _LOOKAHEAD]
-        return self.rates.is_due(until_use, end - self._to_fetch[self._next])
+        end = self._to_fetch[index + 1 : index + 1 + _LOOKAHEAD]
+        return self.rates.is_due(until_use, end - self._to_fetch[index])
 
 
 def _joined(columns: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:

@@ -23,7 +23,7 @@ class GroupMemory:
     """The memory for each group size.
 
     It is the payload of the largest chunks that can meet in a group, and of those under way. Chunks
-    above 16 MiB need none: they are read by ranges when their turn comes.
+    above 16 MiB need none: one file needs room at its turn alone, and many are read by ranges.
     """
 
     chunks: int

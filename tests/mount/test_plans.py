@@ -30,7 +30,7 @@ from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 from tests.mount.mounting import Mount, both_fronts, end, is_alive, mounted, start, state_of
-from tests.mount.packing import PackedDataset
+from tests.mount.packing import PackedDataset, pack, write_file
 from tests.mount.versions import Versions, pack_versions
 
 FILES = 9000
@@ -319,6 +319,42 @@ def test_what_fits_is_fetched_once_and_kept(few: PackedDataset, tmp_path: Path) 
         assert made <= FEW_FILES // 50
         assert memory_of(mount)["fetches"] == chunks
         assert mount.statistics()["cache"]["fallbacks"] == 0
+
+
+LARGE_FILES = 6
+LARGE_BYTES = 17 << 20
+"""A chunk of its own, which is fetched in blocks."""
+
+
+@pytest.fixture(scope="session")
+def large_samples(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
+    folder = tmp_path_factory.mktemp("large-samples")
+    for number in range(LARGE_FILES):
+        write_file(folder / "source" / f"{number}", large_sample(number))
+    return pack(folder / "source", folder)
+
+
+def large_sample(number: int) -> bytes:
+    return bytes([number]) + NOISE * (LARGE_BYTES >> 20)
+
+
+def test_large_samples_are_fetched_ahead_with_memory_for_two(
+    large_samples: PackedDataset, tmp_path: Path
+) -> None:
+    budget = 2 * (LARGE_BYTES + 1)
+    options = ("--shuffle", "seed=1,group=1", "--cache-bytes", str(budget))
+    with mounted(large_samples, tmp_path, *options) as mount:
+        order = order_of(mount, "seed=1,group=1")
+        for at, path in enumerate(order[:-1]):
+            eventually(lambda at=at: plan_of(mount)["fetched"] >= at + 1, "the file that is next")
+            before = mount.statistics()["reads_through_threads"]
+            assert (mount.path / path).read_bytes() == large_sample(int(path))
+            assert mount.statistics()["reads_through_threads"] == before, "no READ waits"
+            assert memory_of(mount)["cached_bytes"] <= budget
+        found = mount.statistics()
+        assert found["plan"]["skipped"] == 0
+        assert found["cache"]["node"]["fetches"] <= 1.5 * LARGE_FILES * -(-LARGE_BYTES // (4 << 20))
+        assert "Traceback" not in mount.log
 
 
 # How a mount hears of an order

@@ -136,3 +136,22 @@ class CacheObserver(Protocol):
         It is called soon after evictions, and always before a fetch waits for room.
         """
         ...
+
+
+class FetchingMaster(Protocol):
+    """A `MasterPort` as far as fetches go."""
+
+    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None: ...
+
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None: ...
+
+
+def fetch_ahead(master: FetchingMaster, blocks: Sequence[CacheBlock]) -> None:
+    """Return when the blocks are in node memory: several at a time, ahead of any reader.
+
+    Raises what `MasterPort.fetch` raises. Blocks that have come by then stay.
+    """
+    if len(blocks) > 1:
+        master.prefetch(blocks)  # then each is waited for
+    for block in blocks:
+        master.fetch(block, ahead=True)

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.master_port import MasterPort
+from dieselfs.cache.ports.master_port import MasterPort, fetch_ahead
 from dieselfs.prefetch.plan_file import ReadingPlan, open_plan
 from dieselfs.prefetch.plans import AnnouncedPlan
 from dieselfs.prefetch.prefetcher import Prefetcher
@@ -29,12 +27,11 @@ class _MasterMemory:
 
     master: MasterPort
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
-        for chunk in chunks:
-            self.master.fetch(CacheBlock(chunk), ahead=True)
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        fetch_ahead(self.master, blocks)
 
-    def expect(self, chunks: Sequence[ChunkId]) -> None:
-        self.master.expect([str(chunk) for chunk in chunks])
+    def expect(self, names: Sequence[str]) -> None:
+        self.master.expect(names)
 
     def progress(self, used: int) -> None:
         self.master.progress(used)

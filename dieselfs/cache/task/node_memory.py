@@ -40,6 +40,7 @@ from chunkstore.chunk_source import (
 from dieselfs.cache.node.block_eviction import PolicyName
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock, blocks_of, is_whole
+from dieselfs.cache.ports.master_port import fetch_ahead
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.shared_source import SharedSource
 from dieselfs.cache.ports.task_statistics import TaskStatistics
@@ -286,18 +287,12 @@ class NodeMemory:
         """
         self._blocks.mapped.on_dropped(forget)
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
-        """Return when the chunks are in node memory, ahead of their readers.
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        """Return when the blocks are in node memory, ahead of their readers.
 
-        Chunks above 16 MiB are left out: they are loaded block by block, as they are read. Raises
-        `CacheFull`, `MasterGone`, or what `ChunkSource` raises.
+        Raises `CacheFull`, `MasterGone`, or what `ChunkSource` raises.
         """
-        blocks = [CacheBlock(chunk) for chunk in chunks if chunk.payload_bytes and is_whole(chunk)]
-        master = self._membership.master()
-        if len(blocks) > 1:
-            master.prefetch(blocks)  # all are fetched at once; then each is waited for
-        for block in blocks:
-            master.fetch(block, ahead=True)
+        fetch_ahead(self._membership.master(), blocks)
 
     def fetch_block(self, block: CacheBlock) -> None:
         """Return when the block is in node memory, ahead of its readers.
@@ -317,12 +312,11 @@ class NodeMemory:
         """Have a whole chunk evicted, if it is cached. Do not wait for it."""
         self._blocks.tell(Discard(str(chunk)))
 
-    def expect(self, chunks: Sequence[ChunkId]) -> None:
-        """Expect the uses of these chunks, in order; a chunk may occur again.
+    def expect(self, names: Sequence[str]) -> None:
+        """Expect the uses of the blocks with these names, in order; a name may occur again.
 
         They replace what was expected before; [] ends it.
         """
-        names = tuple(map(str, chunks))
         self._blocks.session.expected, self._blocks.session.used = names, 0
         self._blocks.ask(lambda master: master.expect(names))
 

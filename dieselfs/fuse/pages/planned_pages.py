@@ -154,7 +154,7 @@ class PlannedPages(ProgressTracker):
         at.look(budget, budget // (2 * self._copies))
         self._fill()  # before the watches, each of which costs microseconds
         at.watch()
-        surely_read = at.surely_read(self._bytes.before, self._held_back)
+        surely_read = at.surely_read(at.read_bytes, self._held_back)
         self._pass(surely_read)
         if self._filler.stages or not self._keeps:
             self._drop_behind(surely_read)

@@ -12,15 +12,14 @@ import random
 import select
 from collections.abc import Callable, Sequence
 
-from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
+from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.errors import CacheFull
 from dieselfs.fuse.pages.page_filler import MAX_FILLED_FILE_BYTES, Filled, Inodes
 from dieselfs.fuse.pages.page_statistics import FillStatistics
 from dieselfs.fuse.pages.planned_pages import PlannedPages
 from dieselfs.prefetch.planner import Planner
 from dieselfs.prefetch.prefetcher import PrefetcherRun
-from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
+from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_named, number_of
 from tests.dieselfs.prefetch.scripted_memory import MadePlan
 
 
@@ -210,8 +209,8 @@ class SimulatedMemory:
         while self.bytes > budget_bytes:
             self._evict(max(self._bytes, key=self._next_use))
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
-        (chunk,) = chunks
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        chunk = blocks[0].chunk
         number = number_of(chunk.id)
         if number in self._bytes:
             return
@@ -226,8 +225,8 @@ class SimulatedMemory:
         self._bytes[number] = chunk.payload_bytes
         self._cache.in_memory.add(number)
 
-    def expect(self, chunks: Sequence[ChunkId]) -> None:
-        self._expected, self._used = [number_of(chunk) for chunk in chunks], 0
+    def expect(self, names: Sequence[str]) -> None:
+        self._expected, self._used = [number_named(name) for name in names], 0
 
     def progress(self, used: int) -> None:
         assert self._used < used <= len(self._expected)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
+from chunkstore.chunk_source import ChunkRef, FileExtent
 from metadata.snapshot import Snapshot
 
 
@@ -52,6 +52,13 @@ class MadeSnapshot:
     def chunk(self, number: int) -> ChunkRef:
         return ChunkRef(chunk_id(number), 100, int(self.columns.chunk_payload_bytes[number]))
 
+    def extent(self, inode: int) -> FileExtent:
+        number = int(self.columns.chunk[inode])
+        before = self.columns.length[int(self.chunk_first_inode[number]) : inode]
+        return FileExtent(
+            self.chunk(number), int(before.sum()), int(self.columns.length[inode]), inode
+        )
+
     def files_in_chunk(self, number: int) -> range:
         first, end = self.chunk_first_inode[number : number + 2].tolist()
         return range(first, end)
@@ -77,3 +84,8 @@ def chunk_id(number: int) -> ChunkId:
 
 def number_of(chunk: ChunkId) -> int:
     return int.from_bytes(chunk.value[:4], "big")
+
+
+def number_named(block: str) -> int:
+    """The number of the chunk that a block of this name is of."""
+    return number_of(ChunkId.parse(block.partition(".")[0]))

@@ -9,15 +9,14 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
+from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.prefetch.plan_file import ReadingPlan
 from dieselfs.prefetch.planner import Reader
 from dieselfs.prefetch.plans import Plan, Seen
 from dieselfs.prefetch.progress_tracker import ClientProgress
 from dieselfs.prefetch.requirement import MemoryNeed
 from dieselfs.prefetch.window import PlannedOrder
-from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
+from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_named, number_of
 
 
 class MadePlan(Plan):
@@ -78,8 +77,8 @@ class ScriptedMemory:
         self._released: set[int] = set()
         self._changed = threading.Condition()
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
-        (chunk,) = chunks
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        chunk = blocks[0].chunk
         number = number_of(chunk.id)
         with self._changed:
             self.begun.append(number)
@@ -108,10 +107,10 @@ class ScriptedMemory:
                 left.remove(number)
             return left
 
-    def expect(self, chunks: Sequence[ChunkId]) -> None:
+    def expect(self, names: Sequence[str]) -> None:
         if self.expect_errors:
             raise self.expect_errors.pop(0)
-        self.expected.append([number_of(chunk) for chunk in chunks])
+        self.expected.append([number_named(name) for name in names])
         self.used.append(0)
 
     def progress(self, used: int) -> None:

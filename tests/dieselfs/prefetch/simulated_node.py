@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
+from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.prefetch.planner import Planner
 from dieselfs.prefetch.prefetcher import PrefetcherRun
 from dieselfs.prefetch.progress_tracker import ClientProgress
@@ -41,14 +40,14 @@ class Store:
 class Forgotten:
     """Node memory that is told, and does nothing."""
 
-    expected: list[Sequence[ChunkId]] = field(default_factory=list)
+    expected: list[Sequence[str]] = field(default_factory=list)
     used: list[int] = field(default_factory=list)
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
         raise AssertionError("the simulation fetches")
 
-    def expect(self, chunks: Sequence[ChunkId]) -> None:
-        self.expected.append(chunks)
+    def expect(self, names: Sequence[str]) -> None:
+        self.expected.append(names)
 
     def progress(self, used: int) -> None:
         self.used.append(used)

@@ -21,7 +21,7 @@ from tests.metadata.snapshot_trees import PETS, Tree, build, chunk_id
 def snapshots(draw: st.DrawFn) -> MadeSnapshot:
     """With empty files, chunks of nothing else, and large ones."""
     small = st.lists(st.integers(0, 3), min_size=1, max_size=6)
-    large = st.just([MAX_WHOLE_BYTES + 1])
+    large = st.sampled_from([[MAX_WHOLE_BYTES + 1], [MAX_WHOLE_BYTES, 1], [5, MAX_WHOLE_BYTES]])
     limit = st.just([MAX_WHOLE_BYTES])
     chunks = draw(st.lists(st.one_of(small, small, small, large, limit), min_size=1, max_size=8))
     waste = draw(st.lists(st.integers(0, 2), max_size=len(chunks)))
@@ -55,10 +55,9 @@ def test_uses_are_those_found_by_reading_the_order(
     for position, inode in enumerate(inodes.tolist()):
         chunk = int(snapshot.columns.chunk[inode])
         payload = snapshot.chunk(chunk).payload_bytes
-        read.append(
-            read[-1] + (int(snapshot.columns.length[inode]) if payload <= MAX_WHOLE_BYTES else 0)
-        )
-        if 0 < payload <= MAX_WHOLE_BYTES:
+        is_fetched = payload <= MAX_WHOLE_BYTES or len(snapshot.files_in_chunk(chunk)) == 1
+        read.append(read[-1] + (int(snapshot.columns.length[inode]) if is_fetched else 0))
+        if is_fetched and payload:
             first.setdefault(chunk, position)
             last[chunk] = position
     assert uses.chunks.tolist() == list(first)

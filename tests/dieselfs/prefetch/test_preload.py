@@ -13,6 +13,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
+from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.errors import CacheFull
 from dieselfs.prefetch.preload import FETCHES, Preload
 from tests.eventually import PATIENCE_S, scaled_by_load
@@ -37,9 +38,9 @@ class Source:
         self._during = during
         self._lock = threading.Lock()
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
-        [chunk] = chunks
-        number = int.from_bytes(chunk.id.value, "big")
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        [block] = blocks
+        number = int.from_bytes(block.chunk.id.value, "big")
         with self._lock:
             self.fetched.append(number)
             self._at_once += 1

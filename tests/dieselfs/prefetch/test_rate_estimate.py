@@ -100,7 +100,7 @@ def test_memory_is_told_of_each_use_once() -> None:
     node._step()
     (expected,) = node.memory.expected
     uses = node.prefetcher._window._orders[0].uses
-    assert list(expected) == [node.snapshot.chunk(chunk).id for chunk in uses.chunks.tolist()]
+    assert list(expected) == [str(node.snapshot.chunk(chunk).id) for chunk in uses.chunks.tolist()]
     assert node.memory.used == sorted(set(node.memory.used))
     assert node.memory.used[-1] == 200
 

@@ -81,6 +81,15 @@ def test_an_order_that_needs_no_chunk_needs_nothing() -> None:
     MemoryNeed.of(nothing, np.array([0])).require(0)
 
 
+def test_large_files_need_no_memory_of_their_own() -> None:
+    small = [[MIB] * 4] * 10
+    snapshot, mixed = MadeSnapshot(small), MadeSnapshot([*small, [64 * MIB], [64 * MIB]])
+    for each in (snapshot, mixed):
+        order = shuffle_order(each.chunk_first_inode, 1, 0, 12)
+        assert refusal(each, order, 40 * MIB) is None
+        assert refusal(each, order, 39 * MIB) is not None
+
+
 def test_parameters_select_the_order() -> None:
     snapshot = MadeSnapshot.even(100, files=4, file_bytes=MIB)
     require_room_for(snapshot.as_snapshot(), ShuffleParameters(group_size=10), 48 * MIB)

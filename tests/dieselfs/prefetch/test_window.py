@@ -6,9 +6,10 @@ import random
 import pytest
 
 from chunkstore.errors import Unavailable
+from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES
 from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.prefetch.window import FETCHES, Fetch, Fetched, Window
-from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
+from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_named, number_of
 from tests.dieselfs.prefetch.scripted_memory import order_of
 
 SNAPSHOT = MadeSnapshot.even(chunks=20, files=5, file_bytes=100)
@@ -35,7 +36,7 @@ def arrive(window: Window, fetches: list[Fetch]) -> list[int | None]:
 
 
 def expected(window: Window) -> list[int]:
-    return [number_of(chunk) for chunk in window.expectation()]
+    return [number_named(name) for name in window.expectation()]
 
 
 def size(window: Window) -> int:
@@ -173,3 +174,62 @@ def test_an_order_without_chunks_needs_nothing() -> None:
     window.move(0, 0, 0.0)
     assert window.newly_used() == 0
     assert Window(0.0).files == 0
+
+
+# Large files, which are fetched in blocks
+
+BLOCK = CACHE_BLOCK_BYTES
+LARGE = 5 * BLOCK
+"""Above 16 MiB."""
+
+
+def with_large(*lengths: list[int]) -> Window:
+    """All files of these chunks, one chunk after the other."""
+    snapshot = MadeSnapshot(lengths)
+    window = Window(0.0)
+    window.begin(order_of(snapshot, list(range(snapshot.file_count))))
+    return window
+
+
+def test_a_large_file_is_fetched_and_expected_in_blocks() -> None:
+    window = with_large([LARGE + 1], [100, 100])
+    large, small = window.due(2 * LARGE, 0, 0.0)
+    assert [block.length for block in large.blocks] == [BLOCK] * 5 + [1]
+    assert [block.start for block in large.blocks] == [BLOCK * number for number in range(6)]
+    assert [block.file for block in small.blocks] == [None]
+    names = window.expectation()
+    assert names == [block.name for block in (*large.blocks, *small.blocks)]
+    assert size(window) == LARGE + 1 + 200
+    assert arrive(window, [large, small]) == [0, 1]
+    assert window.newly_used() == 0
+    window.move(1, 1, 0.0)
+    window.release([0])
+    assert window.newly_used() == 6, "blocks"
+    assert size(window) == 200
+
+
+def test_smaller_chunks_pass_a_large_file_that_has_no_room_and_other_large_files_do_not() -> None:
+    window = with_large([LARGE], [LARGE + BLOCK], [BLOCK], [LARGE], [100])
+    budget = 2 * LARGE + BLOCK - 1
+    fetches = list(window.due(budget, 0, 0.0))
+    assert numbers(fetches) == [0, 2, 4]
+    arrive(window, fetches)
+    assert numbers(list(window.due(budget, 0, 0.0))) == []
+    window.move(1, 1, 0.0)
+    window.release([0])
+    assert numbers(list(window.due(budget, 0, 0.0))) == [1]
+
+
+def test_a_large_file_above_the_budget_is_left_to_its_readers() -> None:
+    window = with_large([LARGE], [100])
+    assert numbers(list(window.due(LARGE - 1, 0, 0.0))) == [1]
+    assert window.statistics(0).skipped == 1
+    assert len(window.expectation()) == 1
+
+
+def test_a_large_file_that_found_no_room_goes_on_when_there_is_room() -> None:
+    window = with_large([LARGE])
+    [fetch] = window.due(LARGE, 0, 0.0)
+    assert window.ended(Fetched(fetch, 0.0, CacheFull("full")), 0.0) is None
+    assert size(window) == 0
+    assert numbers(list(window.due(LARGE, 0, 0.0))) == [0]

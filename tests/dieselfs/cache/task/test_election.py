@@ -236,7 +236,7 @@ def test_a_new_master_is_told_what_its_members_map_and_members_what_has_left(
     with opened(folder, source) as memory:
         assert is_right(memory, 1)
         assert is_right(memory, 2)
-        memory.expect([chunk(number).id for number in (1, 2, 3)])
+        memory.expect([str(chunk(number).id) for number in (1, 2, 3)])
         kill(master_pid(memory))
         (folder.chunks / str(chunk(1).id)).unlink()  # as if evicted without a word
         assert is_right(memory, 3)

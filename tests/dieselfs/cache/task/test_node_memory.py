@@ -163,7 +163,7 @@ def test_what_there_is_no_room_for_is_read_by_its_range_alone(
     with pytest.raises(CacheFull):
         memory.map(CacheBlock(chunk(2)))
     with pytest.raises(CacheFull):
-        memory.fetch([chunk(2)])
+        memory.fetch_blocks([CacheBlock(chunk(2))])
     assert source.payloads == 1
     assert memory.statistics().fallbacks == 1
 
@@ -172,7 +172,7 @@ def test_errors_of_the_source_reach_the_reader(memory: NodeMemory) -> None:
     for ask in (
         lambda: memory.read(extent(chunk(CORRUPT)), 0, 1),
         lambda: memory.payload(chunk(CORRUPT)),
-        lambda: memory.fetch([chunk(CORRUPT)]),
+        lambda: memory.fetch_blocks([CacheBlock(chunk(CORRUPT))]),
     ):
         with pytest.raises(Corrupt, match="is corrupt"):
             ask()
@@ -188,7 +188,7 @@ def test_the_process_that_leads_calls_its_master(
         return sum(thread.name == "node-memory-requests" for thread in threading.enumerate())
 
     assert is_right(memory, 1)
-    memory.expect([chunk(1).id])
+    memory.expect([str(chunk(1).id)])
     assert request_threads() == 0
     with opened(folder, source) as other:
         assert is_right(other, 2)
@@ -273,7 +273,7 @@ def test_a_reader_that_waits_for_a_piece_lets_go_of_what_is_evicted_meanwhile(
 def test_chunks_are_fetched_ahead_at_once_or_in_the_background(
     memory: NodeMemory, source: LoggedSource
 ) -> None:
-    memory.fetch([chunk(1), chunk(2), chunk(3, 2 * MAX_WHOLE_BYTES), chunk(4, 0)])
+    memory.fetch_blocks([CacheBlock(chunk(1)), CacheBlock(chunk(2))])
     assert source.payloads == 2
     memory.prefetch([CacheBlock(chunk(5))])
     eventually(lambda: memory.peek(extent(chunk(5)), 0, 1), "a piece fetched ahead")
@@ -283,15 +283,15 @@ def test_chunks_are_fetched_ahead_at_once_or_in_the_background(
 
 def test_with_a_plan_what_is_used_last_leaves(memory: NodeMemory, source: LoggedSource) -> None:
     memory.set_budget(2 * CHUNK_BYTES)
-    memory.expect([chunk(number).id for number in (1, 2, 3, 1)])
-    memory.fetch([chunk(1), chunk(2)])
+    memory.expect([str(chunk(number).id) for number in (1, 2, 3, 1)])
+    memory.fetch_blocks([CacheBlock(chunk(1)), CacheBlock(chunk(2))])
     with pytest.raises(CacheFull):
-        memory.fetch([chunk(3)])
+        memory.fetch_blocks([CacheBlock(chunk(3))])
     memory.progress(2)
 
     def comes() -> bool:
         try:
-            memory.fetch([chunk(3)])
+            memory.fetch_blocks([CacheBlock(chunk(3))])
         except CacheFull:
             return False
         return True
@@ -447,10 +447,10 @@ def test_without_a_master_reads_go_past_and_do_not_wait_each_time(
         assert len(started) == tries
         assert memory.statistics().fallbacks == source.ranges == 5
         with pytest.raises(MasterGone):
-            memory.fetch([chunk(1)])
+            memory.fetch_blocks([CacheBlock(chunk(1))])
         with pytest.raises(CacheFull):
             memory.map(CacheBlock(chunk(1)))
-        memory.expect([chunk(1).id])
+        memory.expect([str(chunk(1).id)])
         memory.prefetch([CacheBlock(chunk(1))])
         memory.discard(chunk(1).id)
         memory.progress(1)

@@ -251,9 +251,23 @@ def test_large_files_keep_their_chunk_until_they_have_been_passed(mount: Make, k
     assert len(mounted.memory.fetched) == 60
 
 
+def test_chunks_of_one_large_file_are_fetched_before_their_reader_and_released(
+    mount: Make, kind: str
+) -> None:
+    large = MAX_WHOLE_BYTES + 1
+    snapshot = NamedSnapshot([[FILE_BYTES] * 30 if chunk % 3 else [large] for chunk in range(40)])
+    order = shuffled(0, 4, snapshot)
+    mounted = mount(more(kind, 12) + 5 * large // CHUNK_BYTES, order, snapshot)
+    mounted.read_in_batches(order, 1, 1, seed=0)
+    mounted.settle()
+    assert sorted(mounted.memory.fetched) == list(range(40)), "once each"
+    assert mounted.cache.reads_past_memory == []
+    assert mounted.most_bytes <= mounted.budget_bytes + 2 * CHUNK_BYTES
+
+
 def test_files_in_large_chunks_and_empty_ones_are_passed_by(mount: Make, kind: str) -> None:
     snapshot = NamedSnapshot(
-        [[FILE_BYTES] * 30 + [0] * 5 if chunk % 5 else [MAX_WHOLE_BYTES + 1] for chunk in range(40)]
+        [[FILE_BYTES] * 30 + [0] * 5 if chunk % 5 else [MAX_WHOLE_BYTES, 1] for chunk in range(40)]
     )
     order = shuffled(0, 4, snapshot)
     mounted = mount(more(kind, 12), order, snapshot)
