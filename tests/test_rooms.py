@@ -85,10 +85,12 @@ ARROWS = {
     },
     "cache.warmup": {
         "cache.cluster": "a cluster is warmed",
+        "cache.membership": "a cache node's share of a dataset",
         "cache.peers": "a cluster's nodes are asked as peers are",
         "cache.ports": "blocks",
         "cache.ssd": "what is warmed",
         "shuffle": "the chunks of an epoch, in its order",
+        "snapshots": "a cache node finds a dataset's chunks in its newest snapshot",
     },
     "cache.task": {
         "cache.membership": "whose share a block is",

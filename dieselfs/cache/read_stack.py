@@ -35,9 +35,11 @@ from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.warmup.background_warmup import (
     CLOSE_S,
     BackgroundWarmUp,
+    OwnTier,
     SsdTierStatistics,
     ssd_tier_statistics,
 )
+from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
 from dieselfs.errors import UsageError
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
@@ -140,8 +142,9 @@ class ReadStack:
         if ssd is None or not ssd.warmup:
             return
         if self._warm_up is None:
-            self._warm_up = BackgroundWarmUp(self._below_ssd, self._dataset, ssd)
-        self._warm_up.load(snapshot)
+            own = OwnTier(self._below_ssd, self._dataset, ssd)
+            self._warm_up = BackgroundWarmUp(own, self._dataset)
+        self._warm_up.load(wanted_chunks(snapshot))
 
     def ssd_statistics(self) -> SsdTierStatistics | None:
         """Return the statistics of the SSD tier and its warm-up; None without a tier."""

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -27,10 +28,13 @@ from dieselfs.cache.cluster.occupied_bytes import OccupiedBytes
 from dieselfs.cache.cluster.store_reads import StoreReads
 from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.membership.redis_registry import RedisRegistry
+from dieselfs.cache.membership.registry import StaticRegistry
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import CachedChunks, NodeStatus
 from dieselfs.cache.ports.member_record import MAX_NODE_BYTES
 from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.runtime import PeerAddress
+from dieselfs.cache.ssd.warmup_notes import WarmUpProgress
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_server import PeerServer, PeerServerStatistics
 from dieselfs.errors import CacheFull, ConfigError
@@ -49,6 +53,7 @@ OPEN_S: Final = 10.0
 LEAVE_S: Final = 0.5
 """The time limit for giving the lease back."""
 _MAX_DATASETS: Final = 1024
+_NOBODY: Final = Member("", PeerAddress("", 0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class CacheNodeStatistics:
     """The number of datasets that clients have asked for."""
     tier: TierStatistics
     server: PeerServerStatistics
+    warmups: Mapping[str, WarmUpProgress]
+    """The warm-ups of `--warm-on-miss`, by the ids of their datasets in hexadecimal."""
 
 
 class CacheNode:
@@ -82,6 +89,7 @@ class CacheNode:
         self._lock = threading.Lock()
         self._datasets: OrderedDict[str, DatasetChunks] = OrderedDict()
         self._occupied = OccupiedBytes(self._tier)
+        self._warmups: Callable[[], Mapping[bytes, WarmUpProgress]] = dict
         self._server: PeerServer | None = None
         self._heartbeat: LeaseHeartbeat | None = None
         self._tier.wait_until_open(OPEN_S)
@@ -146,6 +154,34 @@ class CacheNode:
         """The budget of the SSD."""
         return self._budget_bytes
 
+    @property
+    def tier(self) -> SsdTier:
+        """The SSD tier, which may be out of service."""
+        return self._tier
+
+    def members(self) -> Sequence[Member]:
+        """Return the nodes among which clients place chunks, as far as this node knows them."""
+        if self._settings.listed:
+            return StaticRegistry(self._settings.listed).announce(_NOBODY)
+        return [self.member] if self._heartbeat is None else self._heartbeat.members
+
+    @property
+    def announces(self) -> bool:
+        """True if the nodes find each other in Redis, and may come and go."""
+        return self._heartbeat is not None
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until no client waits for the store; return False if one still does."""
+        return self._parts.store.wait_until_idle(timeout_s)
+
+    def watch_misses(
+        self,
+        missed: Callable[[DatasetChunks, bytes], None],
+        warmups: Callable[[], Mapping[bytes, WarmUpProgress]],
+    ) -> None:
+        """Call `missed` for each read that the SSD does not answer, and show these warm-ups."""
+        self._parts.missed, self._warmups = missed, warmups
+
     def serves(self, task: str) -> bool:
         """Return whether the topic is one of this cache cluster."""
         topic = CacheClusterTopic.parse(task)
@@ -170,6 +206,7 @@ class CacheNode:
     def status(self) -> NodeStatus:
         """Return the status that pongs carry, without the counters of what was served.
 
+        The bytes of the share are those of the datasets that the node warms by itself.
         `from_peers_bytes` are the bytes from its SSD. `budget_bytes` is 0 while the SSD is out of
         service.
         """
@@ -185,6 +222,7 @@ class CacheNode:
             datasets=len(self._datasets),
             tier=self._tier.statistics(),
             server=self._server.statistics(),
+            warmups={id_.hex(): of for id_, of in self._warmups().items()},
         )
 
     def close(self, timeout_s: float = 3.0) -> None:
@@ -218,10 +256,13 @@ class CacheNode:
 
     def _status(self) -> NodeStatus:
         in_service = self._tier.segments is not None
+        warmups = self._warmups().values()
         return NodeStatus(
             budget_bytes=self._budget_bytes if in_service else 0,
             cached_bytes=self._occupied.last_known if in_service else 0,
             blocks=self._parts.memory.cached[0],
+            share_bytes=sum(of.bytes for of in warmups),
+            share_cached_bytes=sum(of.cached_bytes for of in warmups),
             from_store_bytes=self._parts.store.bytes,
             from_peers_bytes=self._parts.from_ssd_bytes,
         )

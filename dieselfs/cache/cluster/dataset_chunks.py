@@ -31,6 +31,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.single_flight import SingleFlight
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.tier import CacheInsert, SsdTier
+from chunkstore.ssd.tiered_store import Loaded, ObjectBlock
 from chunkstore.stores.read import Read
 from dieselfs.cache.cluster.chunk_memory import ChunkMemory, Part, WholeChunk
 from dieselfs.cache.cluster.store_reads import StoreReads
@@ -68,6 +69,8 @@ class NodeParts:
     chunks: SingleFlight[WholeChunk] = field(default_factory=SingleFlight)
     blocks: SingleFlight[memoryview] = field(default_factory=SingleFlight)
     """The fetches of blocks of chunks above 16 MiB."""
+    missed: Callable[[DatasetChunks, bytes], None] = lambda chunks, chunk: None
+    """A callback for each read that the SSD does not answer, with the id of the chunk."""
     from_ssd_bytes: int = 0
     """Bytes read from the SSD. All threads count them without a lock: see `NodeMemory`."""
 
@@ -76,7 +79,8 @@ class DatasetChunks:
     """The `CachedRanges` of one dataset. Thread-safe."""
 
     def __init__(self, dataset: DatasetRef, node: NodeParts) -> None:
-        self._dataset, self._node = dataset, node
+        self.dataset = dataset
+        self._node = node
         self._reader = ChunkReader(node.store, dataset)
         self._asked: dict[bytes, tuple[float, int]] = {}
         """For each chunk that was requested by parts, the start of the burst and its bytes."""
@@ -136,6 +140,73 @@ class DatasetChunks:
             self._node.memory.put_part(part, data)
         return data
 
+    def warm(self, chunk: ChunkRef, block: ObjectBlock) -> Loaded:
+        """Load a block onto the SSD, for no client. "elsewhere": a client's request loads it now.
+
+        Raises what the store raises.
+        """
+        node, segments = self._node, self._node.tier.segments
+        if segments is None:
+            return "out of service"
+        first, size, end = block.start // segments.segment_bytes, block.length, block.is_end
+        cached = node.tier.call(lambda: segments.holds(chunk.id.value, first, size, end), 0)
+        if cached is not False:
+            return "out of service" if cached is None else "cached"
+        outcomes: list[Loaded] = []
+        wanted = 1
+        try:
+            if is_whole(chunk):
+                node.chunks.run(chunk.id.value, lambda: self._warm_whole(chunk, outcomes))
+            else:
+                keys = list(_blocks(chunk, (chunk.id.value, block.start, block.length)))
+                wanted = len(keys)
+                for key in keys:
+                    node.blocks.run(key, partial(self._warm_block, chunk, key, outcomes))
+        except CacheFull:  # too many clients wait for the store
+            return "elsewhere"
+        if len(outcomes) < wanted:
+            return "elsewhere"
+        return next((outcome for outcome in outcomes if outcome != "loaded"), "loaded")
+
+    def _warm_whole(self, chunk: ChunkRef, outcomes: list[Loaded]) -> WholeChunk:
+        """Load a chunk, from memory if it is there; clients that ask meanwhile get it too."""
+        found = self._node.memory.whole(chunk.id.value)
+        if found is None:
+            with self._node.store.read_in_turn(Read(self._key(chunk)), ahead=True) as read:
+                data = memoryview(read)
+                self._reader.verified(data, chunk)
+            found = WholeChunk.of(data)
+            self._node.memory.put_whole(chunk.id.value, found)
+        outcomes.append(self._kept(chunk, 0, found.data, is_end=True))
+        return found
+
+    def _warm_block(self, chunk: ChunkRef, key: Part, outcomes: list[Loaded]) -> memoryview:
+        """Load a block of a chunk above 16 MiB; it is verified when it is read."""
+        data, (_, begin, length) = self._node.memory.part(key), key
+        if data is None:
+            read_ahead = self._node.store.read_in_turn(
+                Read(self._key(chunk), begin, length), ahead=True
+            )
+            with read_ahead as read:
+                data = memoryview(read)
+            if len(data) != length:
+                raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
+            self._node.memory.put_part(key, data)
+        outcomes.append(self._kept(chunk, begin, data, is_end=begin + length == _size(chunk)))
+        return data
+
+    def _kept(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> Loaded:
+        """Write the data to the SSD now."""
+        segments = self._node.tier.segments
+        if segments is None:
+            return "out of service"
+        first = begin // segments.segment_bytes
+        insert = CacheInsert(self.dataset.id, chunk.id.value, first, data, is_end)
+        kept = self._node.tier.keep(insert)
+        if kept is None:
+            return "out of service"
+        return "loaded" if kept else "no room"
+
     def _whole(self, chunk: ChunkRef, *, is_admitted: bool = False) -> WholeChunk:
         found = self._node.memory.whole(chunk.id.value)
         if found is not None:  # another thread has read it
@@ -155,7 +226,7 @@ class DatasetChunks:
         if data is not None:
             return data
         if not node.chunks.is_under_way(id):
-            if not self._node.tier.admits(self._dataset.id, id):
+            if not self._node.tier.admits(self.dataset.id, id):
                 self._asked.pop(id, None)  # a repeated request is no second one
                 raise CacheFull("the SSD tier does not admit the chunk")
             if not node.allowance.grants(length, _size(chunk)):
@@ -172,8 +243,8 @@ class DatasetChunks:
             self._reader.verified(data, chunk)
             if is_admitted:
                 self._keep(chunk, 0, data, is_end=True)
-            elif tier.admits(self._dataset.id, id):
-                tier.insert(CacheInsert(self._dataset.id, id, 0, data, True))
+            elif tier.admits(self.dataset.id, id):
+                tier.insert(CacheInsert(self.dataset.id, id, 0, data, True))
         return data
 
     def _large_part(self, block: CacheBlock) -> memoryview:
@@ -232,14 +303,17 @@ class DatasetChunks:
                 data = memoryview(read)
                 if len(data) != length:
                     raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
-                if self._node.tier.admits(self._dataset.id, chunk.id.value, waits=True):
+                if self._node.tier.admits(self.dataset.id, chunk.id.value, waits=True):
                     self._keep(chunk, begin, data, is_end=begin + length == _size(chunk))
         self._node.memory.put_part(key, data)
         return data
 
     def _read_ssd(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
-        data = self._node.tier.read(chunk, start, length, dataset=self._dataset.id)
-        self._node.from_ssd_bytes += 0 if data is None else len(data)
+        data = self._node.tier.read(chunk, start, length, dataset=self.dataset.id)
+        if data is None:
+            self._node.missed(self, chunk)
+            return None
+        self._node.from_ssd_bytes += len(data)
         return data
 
     def _keep(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
@@ -251,12 +325,12 @@ class DatasetChunks:
         if segments is None:
             return
         first = begin // segments.segment_bytes
-        insert = CacheInsert(self._dataset.id, chunk.id.value, first, data, is_end)
+        insert = CacheInsert(self.dataset.id, chunk.id.value, first, data, is_end)
         if not self._node.tier.insert(insert, QUEUED_S):
             raise CacheFull("the SSD writes more slowly than the store is read")
 
     def _key(self, chunk: ChunkRef) -> str:
-        return chunk_key(self._dataset.name, chunk.id)
+        return chunk_key(self.dataset.name, chunk.id)
 
     def _is_burst(self, chunk: ChunkRef, length: int) -> bool:
         """Return whether several parts make up so much of a chunk that it is to be read."""

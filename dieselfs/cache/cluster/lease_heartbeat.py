@@ -1,12 +1,14 @@
 """The heartbeat of a cache node: once a second it renews its lease.
 
-The node need not know the other nodes: nodes request nothing from each other.
+Nodes request nothing from each other. A node that warms datasets computes its share from the
+others.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from dieselfs.cache.membership.registry import HEARTBEAT_S, MembershipRegistry
 from dieselfs.cache.ports.members import Member
@@ -23,6 +25,8 @@ class LeaseHeartbeat:
 
     def __init__(self, registry: MembershipRegistry, me: Member) -> None:
         self._registry, self._me = registry, me
+        self.members: Sequence[Member] = ()
+        """The nodes that were announced at the last heartbeat, this one among them."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cluster-heartbeat", daemon=True)
         self._thread.start()
@@ -46,6 +50,7 @@ class LeaseHeartbeat:
                     )
                 is_out = True
             else:
+                self.members = listed
                 if is_out:
                     log.warning("this node is registered in its cache cluster again")
                 is_out = False

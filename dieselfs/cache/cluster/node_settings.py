@@ -25,6 +25,8 @@ class CacheNodeSettings:
     leases: RedisLeases | None = None
     """The place where it announces itself; None: it is in the lists of the clients."""
     memory_bytes: int = DEFAULT_MEMORY_BYTES
+    listed: tuple[PeerAddress, ...] = ()
+    """The nodes of a cluster without leases, as clients list them; (): not known here."""
 
     @property
     def address(self) -> PeerAddress:

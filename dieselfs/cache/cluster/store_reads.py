@@ -46,6 +46,8 @@ class StoreReads:
         self._store, self._took = store, took
         self._changed = threading.Condition()
         self._under_way = 0
+        self._asked = 0
+        """Reads that clients wait for."""
         self._answered = 0.0
         """The time when the store last answered, or was asked again after a pause."""
         self._is_out = self._has_missed = False
@@ -62,12 +64,12 @@ class StoreReads:
         return self._read(lambda: self._store.get_range(key, offset, length))
 
     @contextmanager
-    def read_in_turn(self, read: Read) -> Iterator[Buffer]:
+    def read_in_turn(self, read: Read, *, ahead: bool = False) -> Iterator[Buffer]:
         """Read, and keep the turn while the caller looks for a place for the data.
 
-        So no more is fetched than there are places for.
+        So no more is fetched than there are places for. `ahead`: no client waits for the data.
         """
-        with self._turn():
+        with self._turn(ahead):
             yield self._counted(lambda: read.of(self._store))
 
     def _read(self, read: Callable[[], Buffer]) -> Buffer:
@@ -88,8 +90,25 @@ class StoreReads:
         self._note_answer(len(data))
         return data
 
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until no client waits for the store; return False if one still does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._asked, timeout_s)
+
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self, ahead: bool = False) -> Iterator[None]:
+        with self._changed:
+            self._asked += not ahead
+        try:
+            with self._place():
+                yield
+        finally:
+            with self._changed:
+                self._asked -= not ahead
+                self._changed.notify_all()
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
         with self._changed:
             deadline = time.monotonic() + WAIT_S
             while self._under_way >= STORE_READS:
@@ -105,7 +124,7 @@ class StoreReads:
         finally:
             with self._changed:
                 self._under_way -= 1
-                self._changed.notify()
+                self._changed.notify_all()
 
     def _note_answer(self, length: int) -> None:
         with self._changed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -23,6 +23,7 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.node.task_folder import default_task, memory_root
 from dieselfs.cache.ssd.settings import SsdSettings, open_tier, unavailable
+from dieselfs.cache.ssd.warmup_notes import RUNS, WarmUpNote, claim_name, read_notes
 from dieselfs.errors import SsdUnavailable, UsageError
 from metadata.errors import DatasetNotFound
 
@@ -111,6 +112,26 @@ class TierAccess:
             segments.region_bytes,
             tuple(sorted(shown, key=lambda of: (-of.bytes, of.name, of.id))),
         )
+
+    def warmups(self) -> Mapping[bytes, WarmUpNote]:
+        """Return the progress of warm-ups beside readers, by the ids of their datasets.
+
+        The state of one whose process was killed is *interrupted*.
+        """
+        segments = self._segments()
+        notes = self._call(lambda: read_notes(self._settings.folder))
+
+        def is_held(name: bytes) -> bool:
+            if not segments.claim(name):
+                return True
+            segments.disclaim(name)
+            return False
+
+        for id_, note in notes.items():
+            name = claim_name(id_)
+            if note.progress.state == RUNS and not self._call(partial(is_held, name)):
+                notes[id_] = replace(note, progress=replace(note.progress, state="interrupted"))
+        return notes
 
     def ids_of(self, name: str, store: ObjectStore) -> list[bytes]:
         """Return the id of the dataset of this name in the store, and of cached ones of the name.

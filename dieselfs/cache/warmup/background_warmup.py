@@ -1,4 +1,4 @@
-"""Warm-up of the SSD with the dataset of a mount or a client, in a background thread.
+"""Warm-up of an SSD beside its readers, in a background thread: of a mount, client or cache node.
 
 One process of a node warms a dataset at a time. It holds a claim, which the kernel frees when the
 process ends; then another process takes over. Cached chunks are not fetched, so a warm-up resumes
@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_source import ChunkRef
@@ -29,11 +30,10 @@ from chunkstore.errors import ChunkStoreError
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.ssd.settings import SsdSettings, open_tier, shared_tier
+from dieselfs.cache.ssd.warmup_notes import RUNS, WarmUpProgress, claim_name, write_note
 from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up, warmth
-from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
 from dieselfs.cache.warmup.warm_up import Turn, WarmUp
 from dieselfs.errors import SsdUnavailable
-from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -51,24 +51,10 @@ _AGAIN_S: Final = 2.0
 Such conditions are a store or an SSD that does not answer, and another process that warms the
 dataset.
 """
+_ANOTHER_LOADS: Final = "waits: another process of this node loads the dataset"
+_NOTE_S: Final = 1.0
+"""The time between two notes of the progress."""
 CLOSE_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class WarmUpProgress:
-    """The state of the warm-up of the snapshot that is shown now."""
-
-    state: str = "begins"
-    """begins, runs, done, no room, stopped; or `waits: ` and the reason."""
-    chunks: int = 0
-    bytes: int = 0
-    cached_chunks: int = 0
-    cached_bytes: int = 0
-    """Bytes on the SSD, whichever process loaded them; each cached block of a chunk counts."""
-    loaded_bytes: int = 0
-    """Bytes that this process has loaded since it started."""
-    failed: int = 0
-    """Chunks that are damaged or missing in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +65,67 @@ class SsdTierStatistics(TierStatistics):
     """None: no warm-up is configured."""
 
 
+class FilledTier(Protocol):
+    """An SSD tier of this process, and how a warm-up behind its readers loads a dataset."""
+
+    folder: Path
+    """The tier's folder, in which the progress is noted."""
+
+    def open(self) -> SsdTier:
+        """Return the tier, in service; raise `SsdUnavailable`."""
+        ...
+
+    def work(self, tier: SsdTier, chunks: Sequence[ChunkRef]) -> WarmUp:
+        """Return a warm-up with these chunks; raise `SsdUnavailable`."""
+        ...
+
+    def turns(self, tier: SsdTier, stopping: threading.Event) -> Turn:
+        """Return turns that leave the store to readers; `stopping` ends their waits."""
+        ...
+
+
+class OwnTier:
+    """The SSD tier of a mount or client: a `FilledTier`."""
+
+    def __init__(self, store: ObjectStore, dataset: DatasetRef, settings: SsdSettings) -> None:
+        """`store` fills the SSD."""
+        self.folder = settings.folder
+        self._store, self._dataset, self._settings = store, dataset, settings
+
+    def open(self) -> SsdTier:
+        """See `FilledTier`."""
+        return open_tier(self._settings)
+
+    def work(self, tier: SsdTier, chunks: Sequence[ChunkRef]) -> WarmUp:
+        """See `FilledTier`."""
+        return ssd_warm_up(self._store, self._dataset, self._settings, chunks)
+
+    def turns(self, tier: SsdTier, stopping: threading.Event) -> Turn:
+        """See `FilledTier`."""
+        return behind_readers(tier, stopping)
+
+
 class BackgroundWarmUp:
     """The warm-up of one process. Thread-safe. A forked child has none; its parent's continues."""
 
-    def __init__(self, store: ObjectStore, dataset: DatasetRef, settings: SsdSettings) -> None:
-        """Prepare the warm-up; it starts at the first `load`. `store` fills the SSD."""
-        self._store, self._dataset, self._settings = store, dataset, settings
+    def __init__(self, tier: FilledTier, dataset: DatasetRef) -> None:
+        """Prepare the warm-up; it starts at the first `load`."""
+        self._filled, self._dataset = tier, dataset
         self._pid = os.getpid()
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._wanted: Sequence[ChunkRef] | None = None
         self._work: WarmUp | None = None
         self._progress = WarmUpProgress()
+        self._noted_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="ssd-warm-up", daemon=True)
 
-    def load(self, snapshot: Snapshot) -> None:
-        """Load the chunks of a snapshot, instead of those of an older one.
-
-        Returns at once; the snapshot may be closed.
-        """
+    def load(self, chunks: Sequence[ChunkRef]) -> None:
+        """Load these chunks, instead of those of the last call. Returns at once."""
         if os.getpid() != self._pid:
             return
         with self._changed:
-            self._wanted = wanted_chunks(snapshot)
+            self._wanted = chunks
             if self._work is not None:
                 self._work.stop()
             if self._thread.ident is None and not self._stopping.is_set():
@@ -151,7 +175,8 @@ class BackgroundWarmUp:
             try:
                 if self._load_once(chunks):
                     return
-                self._set_state("waits: another process of this node loads the dataset")
+                # The other process notes the progress.
+                self._progress = replace(self._progress, state=_ANOTHER_LOADS)
             except (SsdUnavailable, ChunkStoreError) as error:
                 log.info("the warm-up of %s waits: %s", self._dataset.name, error)
                 self._set_state(f"waits: {error}")
@@ -159,25 +184,25 @@ class BackgroundWarmUp:
 
     def _load_once(self, chunks: Sequence[ChunkRef]) -> bool:
         """Load the missing chunks once; False while another process warms the dataset."""
-        tier = open_tier(self._settings)
+        tier = self._filled.open()
         found = warmth(tier, self._dataset, chunks)
         self._progress = replace(self._progress, **asdict(found))
         if found.is_all:
             self._set_state("done")
             return True
-        with _claimed(tier, b"warm-up of " + self._dataset.id) as is_ours:
+        with _claimed(tier, claim_name(self._dataset.id)) as is_ours:
             if not is_ours:
                 return False
             self._load_missing(chunks, tier)
             return True
 
     def _load_missing(self, chunks: Sequence[ChunkRef], tier: SsdTier) -> None:
-        work = ssd_warm_up(self._store, self._dataset, self._settings, chunks)
+        work = self._filled.work(tier, chunks)
         with self._changed:
             if self._is_over():
                 return
             self._work = work
-        self._set_state("runs")
+        self._set_state(RUNS)
         before = self._progress.loaded_bytes
 
         def advance(chunks: int, size_bytes: int) -> None:
@@ -191,9 +216,13 @@ class BackgroundWarmUp:
                     cached_bytes=min(now.bytes, now.cached_bytes + size_bytes),
                     loaded_bytes=before + work.loaded_bytes,
                 )
+                is_due = time.monotonic() - self._noted_at >= _NOTE_S
+                self._noted_at = time.monotonic() if is_due else self._noted_at
+            if is_due:
+                write_note(self._filled.folder, self._dataset, self._progress)
 
         try:
-            report = work.run(advance, JOBS, behind_readers(tier, self._stopping))
+            report = work.run(advance, JOBS, self._filled.turns(tier, self._stopping))
         finally:
             with self._changed:
                 self._work = None
@@ -209,7 +238,9 @@ class BackgroundWarmUp:
         )
 
     def _set_state(self, state: str) -> None:
-        self._progress = replace(self._progress, state=state)
+        if state != self._progress.state:
+            self._progress = replace(self._progress, state=state)
+            write_note(self._filled.folder, self._dataset, self._progress)
 
 
 def ssd_tier_statistics(

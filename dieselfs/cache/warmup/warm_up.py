@@ -3,7 +3,7 @@
 A `WarmUpTarget` says what its tier has and how to load more. The warm-up loads the missing chunks
 in their order, several units at a time, and counts what becomes of each chunk. Cached chunks are
 not fetched, so a warm-up resumes where another one was stopped. Library calls (`handle`),
-`dlcmd warmup` and mounts (`background_warmup`) all use it.
+`dlcmd warmup`, mounts (`background_warmup`) and cache nodes (`warm_on_miss`) all use it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time, local_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.cli.rendering.output import Output, picked
+from dieselfs.cli.rendering.output import Output, counted, picked
 from dieselfs.cli.values.durations import human_duration, parse_duration
 from dieselfs.cli.values.sizes import human_size, parse_size
 from dieselfs.dataset.address import parse_dataset
@@ -37,12 +37,19 @@ def cache() -> None:
     """Show and limit what the SSD tier of this node caches (docs/ssd-tier.md)."""
 
 
-@command(
-    group=cache, examples=["dlcmd cache ls", "dlcmd cache ls --json", "dlcmd cache ls --ssd /ssd"]
-)
+@command(group=cache, examples=["dlcmd cache ls", "dlcmd cache ls -v", "dlcmd cache ls --ssd /ssd"])
 @ssd_flags
 @human_option
-def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show warm-ups beside readers, and how far they are."
+)
+def ls(
+    context: CommandContext,
+    ssd: str | None,
+    ssd_size: int | None,
+    human: bool | None,
+    verbose: bool,
+) -> None:
     """List the cached datasets with hits and limits, and pinned mounts.
 
     A hit is a read that the SSD answered, and a miss is a read that went to the store. Both count
@@ -54,7 +61,8 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
     from dieselfs.cache.ssd.usage import TierAccess
 
     settings = chosen_ssd(context, ssd, ssd_size, keep_size=True, must_exist=ssd_size is None)
-    usage = TierAccess(settings).usage()
+    access = TierAccess(settings)
+    usage = access.usage()
 
     output = context.output
     output.listing(
@@ -69,6 +77,14 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
             {"pinned_mount": asdict(mount)},
             f"pinned mount: {mount.dataset}@{mount.snapshot}, "
             f"{output.size(mount.bytes, human)}{state}",
+        )
+    for note in access.warmups().values() if verbose else ():
+        now = note.progress
+        output.result(
+            {"warmup": {"dataset": note.dataset, **asdict(now)}},
+            f"warm-up of {output.name(note.dataset)}: {now.state}, {now.cached_chunks:,} of "
+            f"{counted(now.chunks, 'chunk')}, {output.size(now.cached_bytes, human)} of "
+            f"{output.size(now.bytes, human)}",
         )
     sizes = picked(usage, "budget_bytes used_bytes region_bytes")
     output.result(

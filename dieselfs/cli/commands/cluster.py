@@ -86,6 +86,7 @@ def _record(node: CacheNodeReport) -> dict[str, Any]:
         **picked(status, "served_bytes served_requests"),
         "from_ssd_bytes": status.from_peers_bytes,
         "from_store_bytes": status.from_store_bytes,
+        **picked(status, "share_bytes share_cached_bytes"),
     }
 
 
@@ -95,6 +96,9 @@ def _row(node: CacheNodeReport, output: Output) -> list[str]:
         return [node.member.id, *[""] * 7, node.trouble or "does not answer"]
     sizes = (status.budget_bytes, status.cached_bytes)
     state = f"answers in {node.answered_in_s * 1e3:.1f} ms"
+    if status.share_cached_bytes < status.share_bytes:
+        share = (status.share_cached_bytes, status.share_bytes)
+        state += ", warmed: {} of {}".format(*map(output.size, share))
     return [
         node.member.id,
         f"{node.share:.1%}",

@@ -59,8 +59,9 @@ CLOSE_S: Final = 4.0
     "--cache-cluster",
     default=DEFAULT_CLUSTER,
     show_default=True,
-    metavar="NAME",
-    help="Name of the cache cluster.",
+    metavar="NAME[@HOST:PORT,…]",
+    help="Name of the cache cluster; with a list of its nodes, which --warm-on-miss needs if the "
+    "index is not in Redis.",
 )
 @former_option("--ring", "cache_cluster", default=DEFAULT_CLUSTER)
 @cache_cluster_secret_option("; `dlcmd task secret` makes one")
@@ -71,6 +72,11 @@ CLOSE_S: Final = 4.0
     is_flag=True,
     help="Don't announce this node in the index's Redis; clients list it.",
 )
+@click.option(
+    "--warm-on-miss",
+    is_flag=True,
+    help="When a dataset is first missed, load this node's share of it in the background.",
+)
 def serve(context: CommandContext, **options: Any) -> None:
     """Run a cache node, which serves chunks from this machine's SSD.
 
@@ -78,6 +84,10 @@ def serve(context: CommandContext, **options: Any) -> None:
     is asked for. The size of its SSD decides its share of the cache cluster's chunks. If the index
     is in Redis, clients find the nodes there (`--cache-cluster redis` of a mount). Otherwise they
     need a list (`--cache-cluster HOST:PORT,HOST:PORT`). SIGTERM or Ctrl-C ends it.
+
+    With --warm-on-miss the first read that the SSD cannot answer makes the node load its share of
+    the dataset's newest published snapshot, while no client waits for the store. `dlcmd cache ls
+    -v` shows how far it is.
     """
     from dieselfs.assembly import open_configured_store
     from dieselfs.cache.cluster.cache_node import CacheNode
@@ -94,6 +104,11 @@ def serve(context: CommandContext, **options: Any) -> None:
         raise LocalFileError(
             f"{settings.listen}: {error.strerror or error}", "choose another --listen"
         ) from error
+    warming = None
+    if options["warm_on_miss"]:
+        from dieselfs.cache.warmup.warm_on_miss import WarmOnMiss
+
+        warming = WarmOnMiss(node, store, settings.ssd, context.snapshot_folder)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     found_by = "in the index's Redis" if settings.leases else "by a list that has it"
@@ -106,6 +121,8 @@ def serve(context: CommandContext, **options: Any) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # a second signal would cut the shutdown short
     log.info("ending")
+    if warming is not None:
+        warming.close()
     node.close(CLOSE_S)
     log.info("ended")
 
@@ -114,7 +131,12 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
     from dieselfs.cache.cluster.chunk_memory import DEFAULT_MEMORY_BYTES, MIN_MEMORY_BYTES
     from dieselfs.cache.cluster.node_settings import CacheNodeSettings
     from dieselfs.cache.cluster.options import cluster_name, cluster_secret, redis_of
-    from dieselfs.cache.membership.peer_addresses import is_host, is_wildcard, parse_address
+    from dieselfs.cache.membership.peer_addresses import (
+        is_host,
+        is_wildcard,
+        parse_address,
+        parse_addresses,
+    )
     from dieselfs.cache.ssd.options import SsdOptions, typed_folder
     from dieselfs.cache.ssd.settings import configured, ssd_settings
 
@@ -136,7 +158,9 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
             f"clients can't connect to {reached}",
             "name the host by which they reach this node: --advertise HOST",
         )
-    cache_cluster = cluster_name(options["cache_cluster"])
+    name, _, nodes = options["cache_cluster"].partition("@")
+    cache_cluster = cluster_name(name)
+    listed = parse_addresses(nodes, "--cache-cluster") if nodes else ()
     secret = cluster_secret(options["cache_cluster_secret_file"], context.config)
     policies = options["ssd_admission"], options["ssd_eviction"]
     given = SsdOptions(typed_folder(options["ssd"]), options["ssd_size"], *policies)
@@ -145,8 +169,7 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
         raise UsageError(
             "a cache node needs an SSD for its chunks", "name its folder: --ssd FOLDER"
         )
-    ssd.check()
-    return CacheNodeSettings(
+    found = CacheNodeSettings(
         cache_cluster=cache_cluster,
         secret=secret,
         ssd=ssd,
@@ -154,4 +177,23 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
         advertise=advertise,
         leases=None if options["no_announce"] else redis_of(context.config.index),
         memory_bytes=memory_bytes,
+        listed=listed,
     )
+    _check_nodes(found, warms=options["warm_on_miss"])
+    ssd.check()
+    return found
+
+
+def _check_nodes(settings: CacheNodeSettings, *, warms: bool) -> None:
+    """Raise `UsageError` if the share of a node that warms datasets cannot be known."""
+    if settings.listed and settings.address not in settings.listed:
+        raise UsageError(
+            f"--cache-cluster: the list does not have this node, {settings.id}",
+            "write the nodes as clients do, with the host of --advertise",
+        )
+    if warms and settings.leases is None and not settings.listed:
+        raise UsageError(
+            "--warm-on-miss needs the other nodes, to compute this node's share of a dataset",
+            f"name all nodes: --cache-cluster {settings.cache_cluster}@{settings.id},HOST:PORT…, "
+            "or use an index in Redis",
+        )

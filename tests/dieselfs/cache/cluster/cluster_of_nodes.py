@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.chunk_reader import ChunkReader
@@ -45,6 +45,8 @@ class NodeProcess:
     index: str | None = None
     ssd_size: str = "256MiB"
     memory: str = "64MiB"
+    flags: Sequence[str] = ()
+    """Further flags of `dlcmd serve`."""
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
@@ -63,12 +65,13 @@ class NodeProcess:
             "DIESELFS_CACHE_CLUSTER_SECRET": self.secret,
             "DIESELFS_STORE": f"disk://{self.disk}",
             "DIESELFS_INDEX": self.index or f"lmdb://{self.folder}/index",
+            "DIESELFS_SNAPSHOTS": str(self.folder / "snapshots"),
         }
         command = [sys.executable, str(DLCMD), "serve", "--cache-cluster", self.cache_cluster]
         command += ["--listen", str(self.address), "--ssd", str(self.folder / "ssd")]
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--ssd-size", self.ssd_size, "--memory", self.memory],
+                [*command, "--ssd-size", self.ssd_size, "--memory", self.memory, *self.flags],
                 env=environment,
                 stderr=log,
             )
@@ -98,7 +101,7 @@ class NodeProcess:
 
 @contextmanager
 def ring_of(
-    folder: Path, dataset: PeerDataset, count: int, name: str = "r", **options: str
+    folder: Path, dataset: PeerDataset, count: int, name: str = "r", **options: Any
 ) -> Iterator[list[NodeProcess]]:
     """Nodes that are ready; those added to the list are ended too."""
     folder.mkdir()

@@ -22,11 +22,11 @@ from chunkstore.errors import Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.progress import Advance
 from chunkstore.ssd.tier import SsdTier
-from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
-from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp, behind_readers
+from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp, OwnTier, behind_readers
 from dieselfs.cache.warmup.report import WarmUpReport
 from dieselfs.cache.warmup.ssd_warmup import Warmth, ssd_warm_up, warmth
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
@@ -43,17 +43,25 @@ _OTHER = """
 import sys
 from pathlib import Path
 from benchmarks.shared_disk import SharedDisk
-from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp
 from dieselfs.cache.ssd.settings import SsdSettings
+from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
 from metadata.snapshot import Snapshot
+from tests.dieselfs.cache.warmup.test_background_warmup import behind_mount
 from tests.eventually import eventually
 snapshot = Snapshot.open(sys.argv[2])
-work = BackgroundWarmUp(SharedDisk(Path(sys.argv[1])), snapshot.dataset, SsdSettings(Path(sys.argv[3])))
-work.load(snapshot)
+work = behind_mount(SharedDisk(Path(sys.argv[1])), snapshot.dataset, SsdSettings(Path(sys.argv[3])))
+work.load(wanted_chunks(snapshot))
 eventually(lambda: work.progress().loaded_bytes)
 print("loads", flush=True)
 sys.stdin.read()
 """
+
+
+def behind_mount(
+    store: ObjectStore, dataset: DatasetRef, settings: SsdSettings
+) -> BackgroundWarmUp:
+    """The warm-up of a mount's SSD."""
+    return BackgroundWarmUp(OwnTier(store, dataset, settings), dataset)
 
 
 @pytest.fixture
@@ -85,12 +93,12 @@ def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
         cwd=Path(__file__).parents[4],
     )
     with other:
-        work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
+        work = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
         try:
             SsdSettings(settings.folder, BUDGET).check()  # a budget, for both
             assert other.stdout is not None
             assert other.stdout.readline() == b"loads\n"
-            work.load(snapshot)
+            work.load(wanted_chunks(snapshot))
             eventually(lambda: work.progress().state.startswith("waits: another process"))
         finally:
             other.send_signal(signal.SIGKILL)
@@ -111,16 +119,16 @@ def test_it_ends_at_once_and_goes_on_another_time(
 ) -> None:
     dataset.set_speed(seek_s=0.2)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
-    work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
-    work.load(snapshot)
+    work = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    work.load(wanted_chunks(snapshot))
     eventually(lambda: work.progress().loaded_bytes)
     work.close()
     eventually(lambda: work.progress().state == "stopped")
     loaded = work.progress().cached_chunks
     assert 0 < loaded < work.progress().chunks
     dataset.set_speed()
-    again = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
-    again.load(snapshot)
+    again = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    again.load(wanted_chunks(snapshot))
     eventually(lambda: again.progress().state == "done")
     again.close()
     assert again.progress().loaded_bytes < again.progress().bytes
@@ -148,8 +156,8 @@ def test_a_store_that_is_away_is_waited_for_and_a_lost_chunk_is_left_out(
     lost = wanted_chunks(snapshot)[3]
     disk.delete(chunk_key(snapshot.dataset.name, lost.id))
     store = _Away(disk)
-    work = BackgroundWarmUp(store, snapshot.dataset, settings)
-    work.load(snapshot)
+    work = behind_mount(store, snapshot.dataset, settings)
+    work.load(wanted_chunks(snapshot))
     eventually(lambda: work.progress().state == "waits: the store is away")
     store.is_away = False
     eventually(lambda: work.progress().state == "done")
@@ -174,8 +182,8 @@ def test_a_thread_that_a_failed_run_has_left_behind_counts_nothing(
 
     monkeypatch.setattr(WarmUp, "run", fails_once)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
-    work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
-    work.load(snapshot)
+    work = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    work.load(wanted_chunks(snapshot))
     eventually(lambda: work.progress().state == "done")
     work.close()
     told = work.progress()
@@ -193,8 +201,8 @@ def test_chunks_that_others_load_as_it_begins_are_counted(
         return found
 
     monkeypatch.setattr("dieselfs.cache.warmup.background_warmup.warmth", before_others)
-    work = BackgroundWarmUp(disk, snapshot.dataset, settings)
-    work.load(snapshot)
+    work = behind_mount(disk, snapshot.dataset, settings)
+    work.load(wanted_chunks(snapshot))
     eventually(lambda: work.progress().state == "done")
     work.close()
     told = work.progress()

@@ -22,6 +22,11 @@ SECRET = "a secret of sixteen bytes"
         (["--listen", "127.0.0.1", "--cache-cluster", "a/b"], "not a name"),
         (["--listen", "127.0.0.1", "--memory", "1MiB"], "64.0 MiB at least"),
         (["--listen", "127.0.0.1", "--advertise", "::"], "--advertise"),
+        (["--listen", "127.0.0.1", "--warm-on-miss"], "name all nodes"),
+        (
+            ["--listen", "127.0.0.1", "--cache-cluster", "c@10.0.0.1:1,10.0.0.2:1"],
+            "does not have this node, 127.0.0.1:7700",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -332,6 +332,23 @@ def test_hits_are_shown(dlcmd: Dlcmd) -> None:
     assert "100.0%" in dlcmd("cache", "ls").lines[1]
 
 
+def test_warm_ups_beside_readers_are_shown(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    assert dlcmd("cache", "ls", "-v", "--ssd-size", "30MiB").code == ExitCode.OK
+    assert dlcmd("mount", "pets", mountpoint, "--ssd-warmup").code == ExitCode.OK
+
+    def shown() -> list[dict[str, Any]]:
+        records = dlcmd("cache", "ls", "-v", "--json").records
+        return [record["warmup"] for record in records if "warmup" in record]
+
+    eventually(lambda: [of["state"] for of in shown()] == ["done"], "the mount's warm-up is done")
+    [warmup] = shown()
+    assert (warmup["dataset"], warmup["chunks"], warmup["cached_chunks"]) == ("pets", 1, 1)
+    listed = dlcmd("cache", "ls", "-v").out.decode()
+    assert "warm-up of pets: done, 1 of 1 chunk" in listed
+    assert "warm-up" not in dlcmd("cache", "ls").out.decode()
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+
+
 def test_a_ring_alone_tells_what_it_can_t(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", "the secret of the cache cluster of a test")
     cache_cluster = ["--ssd", "none", "--cache-cluster", "127.0.0.1:1"]
