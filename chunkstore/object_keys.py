@@ -1,6 +1,7 @@
-"""The keys of a dataset's objects.
+"""The keys of a store's objects.
 
-All objects of a dataset lie under one prefix. Objects are only created and deleted, never changed.
+All objects of a dataset lie under one prefix, and the settings of the store under another. Objects
+are only created and deleted, never changed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from chunkstore.chunk_id import ChunkId
 
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GENERATION_DIGITS = 16
+SETTINGS_PREFIX = "config/"
+SETTINGS_NAME = "settings"
 
 
 def check_dataset_name(name: str) -> None:
@@ -132,3 +135,8 @@ def put_snapshot_key(name: str, snapshot_id: str) -> str:
     `snapshot_id` is as for `snapshot_key`.
     """
     return f"{put_snapshots_prefix(name)}{snapshot_id}"
+
+
+def settings_key(number: int) -> str:
+    """Return the key of one version of the store's settings; the greatest number is valid."""
+    return f"{SETTINGS_PREFIX}{SETTINGS_NAME}/{number:0{_GENERATION_DIGITS}d}"

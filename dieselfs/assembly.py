@@ -20,7 +20,7 @@ from dieselfs.errors import ConfigError, LocalFileError
 if TYPE_CHECKING:
     from chunkstore.stores.memory import MemoryObjectStore
     from chunkstore.stores.object_store import ObjectStore
-    from chunkstore.stores.resilient import ResilientStore
+    from chunkstore.stores.resilient import ResiliencePolicy, ResilientStore
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.kv.memory import MemoryStore
 
@@ -47,11 +47,18 @@ def open_store(url: str, patience_s: float | None = PATIENCE_S) -> ResilientStor
     With None it fails after four tries and at most 60 s, for a user who watches
     (docs/decisions/0010).
     """
-    from chunkstore.stores.resilient import ResiliencePolicy, ResilientStore
+    from chunkstore.stores.resilient import ResilientStore
+
+    return ResilientStore(_open(url, _STORES, "a store", _STORE_FORMS), _policy(patience_s))
+
+
+def _policy(patience_s: float | None) -> ResiliencePolicy:
+    from chunkstore.stores.resilient import ResiliencePolicy
     from chunkstore.stores.retrying import RetryPolicy
 
-    retry = RetryPolicy() if patience_s is None else RetryPolicy.patient(patience_s)
-    return ResilientStore(_open(url, _STORES, "a store", _STORE_FORMS), ResiliencePolicy(retry))
+    return ResiliencePolicy(
+        RetryPolicy() if patience_s is None else RetryPolicy.patient(patience_s)
+    )
 
 
 def open_index(url: str) -> KeyValueStore:
@@ -80,14 +87,61 @@ def open_places(
 ) -> tuple[ObjectStore, KeyValueStore]:
     """Return the configuration's store and index. The caller closes the index.
 
+    The settings in the store count, which costs one request. See `shared_config`.
     Without `create`, this raises `NoStoreYet` if the store is the embedded default and is missing.
     """
     if not create:
         check_default_store(config)
     store = open_configured_store(config, patience_s, create=create)
+    return store, open_configured_index(shared_config(config, store))
+
+
+def open_configured_index(config: Config) -> KeyValueStore:
+    """Return the configuration's index. The caller closes it."""
     if config.index.is_default:
         _make_private(_folder_of(config.index.value).parent)
-    return store, _with_origin(config.index, open_index)
+    return _with_origin(config.index, open_index)
+
+
+def shared_config(
+    config: Config, store: ObjectStore, dataset: str | None = None, *, must_answer: bool = True
+) -> Config:
+    """Return the configuration, completed from the settings in the store.
+
+    See `dieselfs.settings.stored.completed_config`. A folder that does not exist has no settings.
+    """
+    from dieselfs.settings.stored import completed_config
+
+    url = config.store.value
+    if url.startswith("file://") and not _folder_of(url).is_dir():
+        return config
+    return completed_config(config, store, dataset, must_answer=must_answer)
+
+
+def with_patience(store: ResilientStore, config: Config) -> ResilientStore:
+    """Return the open store with the configured patience, as a program that trains wants it."""
+    return store.with_policy(_policy(configured_patience_s(config)))
+
+
+def configured_patience_s(config: Config) -> float:
+    """Return the seconds to wait for a store that does not answer; raise `ConfigError`."""
+    setting = config.patience
+    if setting is None:
+        return PATIENCE_S
+    if not setting.value.isdecimal() or not int(setting.value):
+        raise ConfigError(f"patience {setting}: this is not a number", "write whole seconds")
+    return float(setting.value)
+
+
+def config_of_store(config: Config, dataset: str | None = None) -> Config:
+    """Return the configuration, completed from the settings for the dataset and for the store.
+
+    It is for those who can do without the store, and opens it only for this.
+    """
+    if config.has_stored:
+        return config
+    store = open_configured_store(config, None)
+    return shared_config(config, store, dataset, must_answer=False)
 
 
 def check_default_store(config: Config) -> None:

@@ -1,8 +1,9 @@
 """The configured places: the object store, the index, the snapshot folder, and the SSD tier.
 
 Each value is looked for in this order: a flag, a `DIESELFS_…` variable, the chosen profile of
-`dieselfs/config.toml`, and the embedded default under the user's data folder. Every value remembers
-its origin, so that an error can say which one to correct.
+`dieselfs/config.toml`, the settings in the store (`dieselfs.settings` adds them where a store is
+opened) and the embedded default under the user's data folder. Every value remembers its origin, so
+that an error can say which one to correct.
 
     # ~/.config/dieselfs/config.toml
     profile = "cluster"                 # used when neither --profile nor DIESELFS_PROFILE names one
@@ -19,23 +20,33 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from dieselfs.errors import ConfigError
 from dieselfs.former_names import present_key, variable
 from metadata.url_secrets import redacted as redacted
 
 _SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup")
+_MOUNT_KEYS: Final = ("patience", "refresh", "memory", "eviction", "prefill")
 _KEYS: Final = ("store", "index", "snapshots")
-_WITHOUT_DEFAULT: Final = ("cache_cluster", "cache_cluster_secret_file", *_SSD_KEYS)
+SHARED_KEYS: Final = (
+    *("index", "cache_cluster", "cache_cluster_secret_file"),
+    *_SSD_KEYS,
+    *_MOUNT_KEYS,
+)
+"""The keys that may be set in the store, for all of its nodes."""
+_WITHOUT_DEFAULT: Final = ("index_login", *SHARED_KEYS[1:])
 """Keys that are optional and have no default."""
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
 _PATHS: Final = ("snapshots", "cache_cluster_secret_file", "ssd")
 DEFAULT_ORIGIN: Final = "default"
+_STORED: Final = "settings of "
+_LOGIN_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +57,19 @@ class Setting:
     origin: str
     """The origin for people.
 
-    It is `--store`, `$DIESELFS_STORE`, `profile 'x' in /…/config.toml`, or `default`.
+    It is `--store`, `$DIESELFS_STORE`, `profile 'x' in /…/config.toml`, `settings of the store`,
+    `settings of dataset 'x' in the store`, or `default`.
     """
 
     @property
     def is_default(self) -> bool:
-        """True if no flag, variable or profile gave the value."""
+        """True if no flag, variable, profile or store gave the value."""
         return self.origin == DEFAULT_ORIGIN
+
+    @property
+    def is_stored(self) -> bool:
+        """True if the settings in the store gave the value."""
+        return self.origin.startswith(_STORED)
 
     def __str__(self) -> str:
         return f"{redacted(self.value)} (from {self.origin})"
@@ -83,6 +100,17 @@ class Config:
     ssd_admission: Setting | None = None
     ssd_eviction: Setting | None = None
     ssd_warmup: Setting | None = None
+    index_login: Setting | None = None
+    """USER:PASSWORD for an index whose URL names no user; `index` already has it."""
+    patience: Setting | None = None
+    """The seconds that reads of a mount or a client wait for a store that does not answer."""
+    refresh: Setting | None = None
+    """Whether a mount makes a new snapshot if the newest is stale."""
+    memory: Setting | None = None
+    eviction: Setting | None = None
+    prefill: Setting | None = None
+    has_stored: bool = False
+    """True if the settings in the store are in these already, or were looked for."""
     profile: str | None = None
     """The profile that the caller named; None: that of the environment or the file, if any."""
 
@@ -109,20 +137,47 @@ def load_config(
     flags = {"store": store, "index": index}
     chosen = _read_profile(profile, environment)
     defaults = _defaults(environment)
-    found = {key: _find(key, flags, environment, chosen, defaults[key]) for key in _KEYS}
+    found: dict[str, Any] = {
+        key: _find(key, flags, environment, chosen, defaults[key]) for key in _KEYS
+    }
     _refuse_visible_password(found["store"], found["index"])
-    given = {key: _find_setting(key, flags, environment, chosen) for key in _WITHOUT_DEFAULT}
-    return Config(
-        **found,
-        cache_cluster=given["cache_cluster"],
-        cache_cluster_secret_file=given["cache_cluster_secret_file"],
-        ssd=given["ssd"],
-        ssd_size=given["ssd_size"],
-        ssd_admission=given["ssd_admission"],
-        ssd_eviction=given["ssd_eviction"],
-        ssd_warmup=given["ssd_warmup"],
-        profile=profile,
-    )
+    for key in _WITHOUT_DEFAULT:
+        found[key] = _find_setting(key, flags, environment, chosen)
+    return _logged_in(Config(**found, profile=profile))
+
+
+def with_stored(config: Config, layers: Iterable[tuple[Mapping[str, str], str | None]]) -> Config:
+    """Return the configuration, completed from settings in the store.
+
+    A layer has values, and the dataset whose settings they are, or None for those of the store. The
+    first layer that has a value counts. Flags, variables and profile take precedence.
+    """
+    found: dict[str, Any] = {}
+    for values, dataset in layers:
+        origin = (
+            f"{_STORED}{'the store' if dataset is None else f'dataset {dataset!r} in the store'}"
+        )
+        for key, value in values.items():
+            present: Setting | None = found.get(key) or getattr(config, key)
+            if present is None or present.is_default:
+                found[key] = Setting(os.path.expanduser(value) if key in _PATHS else value, origin)
+    return _logged_in(replace(config, **found, has_stored=True))
+
+
+def _logged_in(config: Config) -> Config:
+    """Return the configuration with its log-in in the index's URL, if that names no user."""
+    login, (scheme, separator, rest) = config.index_login, config.index.value.partition("://")
+    if login is None or scheme not in _LOGIN_SCHEMES or "@" in rest:
+        return config
+    user, _, password = login.value.rpartition(":")
+    url = f"{scheme}{separator}{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
+    return replace(config, index=replace(config.index, value=url))
+
+
+def without_login(url: str) -> str:
+    """Return the URL of an index without user and password, for which `index_login` stands in."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if scheme in _LOGIN_SCHEMES else url
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -215,7 +270,7 @@ def _read_profile(asked: str | None, environment: Mapping[str, str]) -> _Profile
             f"no profile {name!r} in {file}", f"add [profiles.{name}], or use one of: {known}"
         )
     values = _checked_values(profiles[name], f"profile {name!r} in {file}")
-    if any(redacted(value) != value for value in values.values()):
+    if "index_login" in values or any(redacted(value) != value for value in values.values()):
         _warn_if_visible(file)
     return _Profile(str(name), file, values)
 

@@ -72,6 +72,10 @@ class ResilientStore(StoreWrapper):
         self._retrying = RetryingStore(self._limited, policy.retry, has_answered=has_answered)
         self._wrapped = self._retrying
 
+    def with_policy(self, policy: ResiliencePolicy) -> ResilientStore:
+        """Return the same open store in wrappers of another policy, with counters at 0."""
+        return ResilientStore(self.store, policy, self._retrying.has_answered)
+
     def renew(self) -> None:
         """Create the wrappers again; called in a forked child."""
         self._wrap(self._retrying.has_answered)

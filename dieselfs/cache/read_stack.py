@@ -20,7 +20,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.cache.cluster.options import cluster_from_environment
+from dieselfs.cache.cluster.options import configured_cluster
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
 from dieselfs.cache.cluster.store import CacheClusterStore
@@ -30,7 +30,7 @@ from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.verified_source import VerifiedSource
 from dieselfs.cache.read_settings import ReadSettings
-from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier
+from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier, size_of
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.warmup.background_warmup import (
     CLOSE_S,
@@ -40,6 +40,7 @@ from dieselfs.cache.warmup.background_warmup import (
     ssd_tier_statistics,
 )
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
+from dieselfs.config import Config, load_config
 from dieselfs.errors import UsageError
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
@@ -53,16 +54,19 @@ def client_settings(
     task: str | None = None,
     peers: PeerSettings | None = None,
     ssd: SsdChoice = "configured",
+    config: Config | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> ReadSettings:
     """Return the settings of a process that reads without a mount.
 
-    The environment gives those that the caller omits, so that a job's script decides and training
-    code needs no change. Raises `UsageError` for settings that contradict each other, and
-    `ConfigError` for variables that make no sense.
+    The configuration and the environment give those that the caller omits, so that a job's script
+    decides and training code needs no change. Without `config` it is that of the environment.
+    Raises `UsageError` for settings that contradict each other, and `ConfigError` for variables
+    that make no sense.
     """
+    config = config or load_config(environment=environment)
     if peers is None:
-        peers = from_environment(environment, task)
+        peers = from_environment(environment, task, config.index)
     elif task not in (None, peers.task):
         raise UsageError(
             f"task {task} differs from the task of the peers, {peers.task}",
@@ -70,10 +74,10 @@ def client_settings(
         )
     return ReadSettings(
         task=(task if peers is None else peers.task) or environment.get(TASK_VARIABLE) or None,
-        memory_bytes=memory_bytes,
+        memory_bytes=memory_bytes or size_of(config.memory),
         peers=peers,
-        ssd=chosen_tier(ssd, environment),
-        cache_cluster=cluster_from_environment(environment),
+        ssd=chosen_tier(ssd, config),
+        cache_cluster=configured_cluster(config, environment),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,15 @@ class CommandContext:
         profile = profile or self.config.profile
         return replace(self, config=load_config(store, index, profile))
 
+    def shared(self, dataset: str | None = None) -> CommandContext:
+        """Return the same context with the settings in the store, for the dataset if one is given.
+
+        A store that does not answer is no error here: `dieselfs.settings.stored`.
+        """
+        from dieselfs.assembly import config_of_store
+
+        return replace(self, config=config_of_store(self.config, dataset))
+
     @property
     def snapshot_folder(self) -> Path:
         """The folder of local snapshots."""
@@ -110,7 +119,7 @@ class CommandContext:
         return open_configured_store(self.config, patience_s)
 
     def ssd(self) -> SsdSettings | None:
-        """Return the SSD tier that variables and profile name, or None."""
+        """Return the SSD tier that variables, profile and store name, or None."""
         if self.config.ssd is None:
             return None
         from dieselfs.cache.ssd.settings import configured, ssd_settings
@@ -123,16 +132,20 @@ class CommandContext:
 
         It reads the address's snapshot, or the current state if the address names none.
         """
+        from dieselfs.assembly import check_default_store, open_configured_index, shared_config
         from dieselfs.client import Client
 
-        with self.places() as (store, index):
+        check_default_store(self.config)
+        store = self.store()
+        config = shared_config(self.config, store, address.dataset)
+        with closing(open_configured_index(config)) as index:
             client = Client.connect(
                 address.dataset,
                 store=store,
                 index=index,
                 create=create,
                 snapshot_folder=self.snapshot_folder,
-                ssd=self.ssd(),
+                ssd=replace(self, config=config).ssd(),
             )
             with client:
                 self.load_snapshot(client, address)

@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "snapshot": "Create, list, tag, compare and prune snapshots.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",
+    "config": "Set and explain the settings that all nodes share.",
     "recover": "Rebuild the index from the object store alone.",
     "fsck": "Compare store, index and snapshots.",
     "scrub": "Read and verify every byte of a dataset.",

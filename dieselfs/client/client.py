@@ -27,11 +27,18 @@ from chunkstore.chunk_source import FileExtent
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import Buffer, ObjectStore
-from dieselfs.assembly import open_places, private_snapshot_folder
+from dieselfs.assembly import (
+    check_default_store,
+    open_configured_index,
+    open_configured_store,
+    private_snapshot_folder,
+    shared_config,
+    with_patience,
+)
 from dieselfs.client.lookup import IndexLookup, Lookup, SnapshotLookup, extents_of
 from dieselfs.client.paths import DatasetPath, Inodes, as_path, decoded, encoded
 from dieselfs.client.statistics import ClientStatistics
-from dieselfs.config import load_config
+from dieselfs.config import Config, load_config
 from dieselfs.dataset.address import parse_address
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.file_stat import FileStat
@@ -82,6 +89,8 @@ class Client:
         self.ssd = ssd
         self._owned = ExitStack()
         """Store and index, if `dieselfs.connect` opened them."""
+        self._config: Config | None = None
+        """The settings that `dieselfs.connect` found; None: those of the environment."""
         self._snapshot_folder = snapshot_folder
         self._packing = packing
         self._lookup: Lookup = IndexLookup(dataset)
@@ -500,7 +509,7 @@ class Client:
 
             snapshot = self.snapshot
             settings = client_settings(
-                memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd
+                memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd, config=self._config
             )
             self._reading = MemoryReading(
                 self.dataset, settings, self._expected, join=snapshot is not None
@@ -540,9 +549,9 @@ class Client:
             reading, _ = self._with_memory()
             handle = prefetching.memory_prefetch(reading.memory, snapshot, found)
         elif into == "ssd":
-            handle = prefetching.ssd_prefetch(self.dataset, self.ssd, snapshot, found)
+            handle = prefetching.ssd_prefetch(self.dataset, self.ssd, snapshot, found, self._config)
         else:
-            handle = prefetching.cluster_prefetch(self.dataset, snapshot, found)
+            handle = prefetching.cluster_prefetch(self.dataset, snapshot, found, self._config)
         self._prefetches.add(handle)
         if wait:
             handle.result()
@@ -672,7 +681,7 @@ class Client:
         if self._store_source is None:
             from dieselfs.client.store_source import store_source
 
-            self._store_source = store_source(self.dataset, self.ssd)
+            self._store_source = store_source(self.dataset, self.ssd, self._config)
         return self._store_source
 
     def _with_memory(
@@ -727,7 +736,9 @@ def connect(
     seed: int = 0,
     ssd: SsdChoice = "configured",
 ) -> Client:
-    """Open a dataset with the settings that `dlcmd` finds: arguments, variables, profile, defaults.
+    """Open a dataset with the settings that `dlcmd` finds.
+
+    They come from arguments, variables, profile, the store (`dlcmd config`) and defaults.
 
     `address` is a dataset's name, or `NAME@SNAPSHOT` with a tag, a snapshot's id or a generation,
     to read that version. `store` and `index` are URLs; see `Client.connect` for the rest. The
@@ -740,12 +751,16 @@ def connect(
             f"{address}: this argument must be a dataset, without a path", f"write {named.dataset}"
         )
     config = load_config(store, index, profile)
+    if not create:
+        check_default_store(config)
+    opened_store = open_configured_store(config, None, create=create)
+    config = shared_config(config, opened_store, named.dataset)
     with ExitStack() as opened:
-        object_store, key_value_store = open_places(config, create=create)
+        key_value_store = open_configured_index(config)
         opened.callback(key_value_store.close)
         client = Client.connect(
             named.dataset,
-            store=object_store,
+            store=with_patience(opened_store, config),
             index=key_value_store,
             snapshot_folder=private_snapshot_folder(config),
             create=create,
@@ -757,5 +772,5 @@ def connect(
         )
         if named.snapshot:
             client.load_meta(named.snapshot)
-        client._owned = opened.pop_all()
+        client._owned, client._config = opened.pop_all(), config
     return client

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.cache.cluster.options import cluster_from_environment
+from dieselfs.cache.cluster.options import configured_cluster
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.read_settings import ReadSettings
 from dieselfs.cache.read_stack import below_ssd
@@ -20,6 +20,7 @@ from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up
 from dieselfs.cache.warmup.wanted_chunks import chunks_of_order, chunks_of_paths
 from dieselfs.cache.warmup.warm_up import WarmUp
 from dieselfs.client.paths import DatasetPath
+from dieselfs.config import Config
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import UsageError
 from dieselfs.shuffle.order import ShuffledOrder, ShuffleParameters
@@ -66,17 +67,21 @@ def memory_prefetch(
 
 
 def ssd_prefetch(
-    dataset: Dataset, ssd: SsdChoice, snapshot: Snapshot, chunks: Sequence[ChunkRef]
+    dataset: Dataset,
+    ssd: SsdChoice,
+    snapshot: Snapshot,
+    chunks: Sequence[ChunkRef],
+    config: Config | None = None,
 ) -> WarmUpHandle:
     """Start a prefetch onto the SSD of this node; raise `UsageError` and `SsdUnavailable`."""
-    settings = chosen_tier(ssd)
+    settings = chosen_tier(ssd, config)
     if settings is None:
         raise UsageError(
             "into='ssd': no SSD tier is configured",
             "set DIESELFS_SSD to a folder, or `ssd` of a profile, or connect with "
             "ssd=SsdSettings(folder, budget_bytes)",
         )
-    stack = ReadSettings(ssd=settings, cache_cluster=cluster_from_environment())
+    stack = ReadSettings(ssd=settings, cache_cluster=configured_cluster(config))
     with ExitStack() as opened:
         filling = below_ssd(dataset.store, dataset.ref, stack, ExpectedFiles(snapshot))
         if isinstance(filling, CacheClusterStore):
@@ -88,10 +93,13 @@ def ssd_prefetch(
 
 
 def cluster_prefetch(
-    dataset: Dataset, snapshot: Snapshot, chunks: Sequence[ChunkRef]
+    dataset: Dataset,
+    snapshot: Snapshot,
+    chunks: Sequence[ChunkRef],
+    config: Config | None = None,
 ) -> WarmUpHandle:
     """Start a prefetch into the cache cluster; raise `UsageError`."""
-    settings = cluster_from_environment()
+    settings = configured_cluster(config)
     if settings is None:
         raise UsageError(
             "into='cluster': no cache cluster is configured",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chunkstore.chunk_reader import ChunkReader
-from dieselfs.config import load_config
+from dieselfs.config import Config, load_config
 from dieselfs.dataset.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -16,19 +16,19 @@ _SSD_OPENS_S: Final = 0.5
 """The wait for the SSD tier at the first read; a tier that works needs some milliseconds."""
 
 
-def store_source(dataset: Dataset, ssd: SsdChoice) -> VerifiedSource:
-    """Return the reader of a dataset's chunks.
+def store_source(dataset: Dataset, ssd: SsdChoice, config: Config | None = None) -> VerifiedSource:
+    """Return the reader of a dataset's chunks. Without `config` the environment names a tier.
 
     The call waits briefly until the tier is open, so that its cached chunks are found.
     """
-    if ssd is None or (ssd == "configured" and load_config().ssd is None):
+    if ssd is None or (ssd == "configured" and (config or load_config()).ssd is None):
         return ChunkReader(dataset.store, dataset.ref)
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.read_stack import ReadStack
     from dieselfs.cache.ssd.settings import chosen_tier, shared_tier
     from dieselfs.snapshots.expected_files import ExpectedFiles
 
-    tier = chosen_tier(ssd)
+    tier = chosen_tier(ssd, config)
     if tier is not None:
         shared_tier(tier).wait_until_open(_SSD_OPENS_S)
     return ReadStack(dataset.ref, dataset.store, ReadSettings(ssd=tier), ExpectedFiles()).source

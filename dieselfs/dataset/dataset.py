@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chunkstore import store_settings
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
-from chunkstore.errors import ChunkStoreError, Corrupt
+from chunkstore.errors import ChunkStoreError, Corrupt, Denied
 from chunkstore.object_keys import commit_key, commit_prefix
 from chunkstore.removal import finish_removal, is_removed, mark_removed, sweep_old_end
 from chunkstore.stores.folder_names import folder_names
@@ -180,9 +181,12 @@ def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:
 def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
     """Remove a dataset from store and index permanently; its name may be used again.
 
-    Repeat the call after a crash. Raises `DatasetNotFound`. Costs one delete for each object and
-    one drop for each directory.
+    Its settings in the store go with it. Repeat the call after a crash. Raises `DatasetNotFound`.
+    Costs one delete for each object and one drop for each directory.
     """
+    # Settings that are damaged, or that this user may not change, keep no dataset in the store.
+    with suppress(Corrupt, Denied):
+        store_settings.change(store, lambda settings: settings.replaced(name, {}))
     ref = find_dataset(store, name)
     if ref is None:
         if finish_removal(store, name):  # only the last step was missing

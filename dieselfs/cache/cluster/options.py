@@ -33,16 +33,15 @@ _NONE: Final = "none"
 _REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 
-def cluster_from_environment(
-    environment: Mapping[str, str] = os.environ,
+def configured_cluster(
+    config: Config | None = None, environment: Mapping[str, str] = os.environ
 ) -> CacheClusterSettings | None:
-    """Return the cache cluster of the variables or the profile that they choose; None: no cluster.
+    """Return the cache cluster of the configuration; None: no cluster.
 
-    Raises `UsageError`.
+    Without `config` variables and the profile that they choose count. Raises `UsageError`.
     """
-    return cache_cluster_settings(
-        CacheClusterOptions(), load_config(environment=environment), environment
-    )
+    config = config or load_config(environment=environment)
+    return cache_cluster_settings(CacheClusterOptions(), config, environment)
 
 
 def cache_cluster_settings(

@@ -106,17 +106,20 @@ def options_in(environment: Mapping[str, str]) -> PeerOptions:
 
 
 def from_environment(
-    environment: Mapping[str, str] = os.environ, task: str | None = None
+    environment: Mapping[str, str] = os.environ,
+    task: str | None = None,
+    index: Setting | None = None,
 ) -> PeerSettings | None:
     """Return the settings that the variables ask for; None without DIESELFS_PEERS.
 
     `task` is a name given in code; without it DIESELFS_TASK applies. For `redis` the Redis is that
-    of the configuration. Raises `UsageError`.
+    of `index`, or of the configuration. Raises `UsageError`.
     """
     options = options_in(environment)
     if options.peers in (None, _NONE):
         return None
-    index = load_config(environment=environment).index if options.peers == "redis" else None
+    if options.peers == "redis":
+        index = index or load_config(environment=environment).index
     return peer_settings(
         options, task or environment.get(TASK_VARIABLE) or None, index, environment
     )

@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,22 +177,20 @@ def configured(config: Config) -> SsdOptions:
         return SsdOptions()
     return SsdOptions(
         config.ssd.value,
-        None if config.ssd_size is None else _size(config.ssd_size),
+        size_of(config.ssd_size),
         None if config.ssd_admission is None else config.ssd_admission.value,
         None if config.ssd_eviction is None else config.ssd_eviction.value,
-        None if config.ssd_warmup is None else _yes_or_no(config.ssd_warmup),
+        None if config.ssd_warmup is None else is_yes(config.ssd_warmup),
     )
 
 
-def chosen_tier(
-    choice: SsdChoice, environment: Mapping[str, str] = os.environ
-) -> SsdSettings | None:
-    """Return the tier that the caller chose, or the one of variables and the default profile.
+def chosen_tier(choice: SsdChoice, config: Config | None = None) -> SsdSettings | None:
+    """Return the tier that the caller chose, or that of the configuration.
 
-    Raises `ConfigError`.
+    Without one, variables and the default profile count. Raises `ConfigError`.
     """
     if choice == "configured":
-        return ssd_settings(configured(load_config(environment=environment)))
+        return ssd_settings(configured(config or load_config()))
     return choice
 
 
@@ -287,14 +284,18 @@ atexit.register(end_tiers)
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _size(setting: Setting) -> int:
+def size_of(setting: Setting | None) -> int | None:
+    """Return the bytes that a setting means, None for none; raise `ConfigError` with its origin."""
+    if setting is None:
+        return None
     try:
         return parse_size(setting.value)
     except UsageError as error:
         raise ConfigError(f"{error} (from {setting.origin})", error.hint) from error
 
 
-def _yes_or_no(setting: Setting) -> bool:
+def is_yes(setting: Setting) -> bool:
+    """Return whether a setting means yes; raise `ConfigError` if it is neither yes nor no."""
     word = setting.value.lower()
     if word not in (*_YES, *_NO):
         raise ConfigError(

@@ -47,7 +47,8 @@ def chosen_ssd(
     if settings is None:
         raise UsageError(
             "no SSD tier is configured",
-            "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile",
+            "add --ssd FOLDER, or set DIESELFS_SSD, `ssd` of a profile, or `dlcmd config set ssd "
+            "FOLDER`",
         )
     return settings
 
@@ -63,6 +64,8 @@ def configured_ssd(
     """Return the same settings, or None for a command that can do without a tier."""
     from dieselfs.cache.ssd.settings import configured, ssd_settings
 
+    if folder is None and context.config.ssd is None:
+        context = context.shared()
     options = SsdOptions(typed_folder(folder), size).otherwise(configured(context.config))
     settings = None if options.folder is None else ssd_settings(options)
     if settings is None:

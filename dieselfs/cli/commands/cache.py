@@ -213,7 +213,8 @@ def _change(
 ) -> None:
     from dieselfs.cache.ssd.usage import TierAccess
 
-    name, settings = parse_dataset(dataset), chosen_ssd(context, ssd, ssd_size, keep_size=True)
+    name = parse_dataset(dataset)
+    settings = chosen_ssd(context.shared(name), ssd, ssd_size, keep_size=True)
     limits = TierAccess(settings).change(
         name, context.store(), lambda limits: replace(limits, **changed)
     )

@@ -44,7 +44,7 @@ def cluster(
     from dieselfs.cache.cluster.status import cluster_nodes
 
     settings = cache_cluster_settings(
-        CacheClusterOptions(cache_cluster, cache_cluster_secret_file), context.config
+        CacheClusterOptions(cache_cluster, cache_cluster_secret_file), context.shared().config
     )
     if settings is None:
         raise UsageError(

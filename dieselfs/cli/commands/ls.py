@@ -88,6 +88,8 @@ def ls(
 
         return print_datasets(context, human)
     place = parse_address(address)
+    if cached:
+        context = context.shared(place.dataset)
     with context.client(place) as client:
         entries: Iterable[FileStat] = (
             e for e in listed(client, place, recursive) if filters.takes(e.path)

@@ -76,8 +76,8 @@ _ANSWER_TIMEOUT_S: Final = 2.0
 )
 @click.option("--snapshot", metavar="FILE|ID", help="Mount this snapshot, even if it is stale.")
 @click.option(
-    "--refresh",
-    is_flag=True,
+    "--refresh/--no-refresh",
+    default=None,
     help=(
         "Make a new snapshot if the newest is stale (with --no-index: pull the newest). A "
         "running mount then shows it."
@@ -200,9 +200,16 @@ def mount(
     With --refresh, a running mount of the dataset changes to the newest snapshot: paths lead to it,
     and open files stay as they were.
     """
+    from dieselfs.fuse.starting.configured_request import configured_request
+    from dieselfs.fuse.starting.mount_request import names_file
+
     chosen = parse_mount_options(options)
     context = context.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
     request = mount_request(parse_address(address), Path(mountpoint), chosen, flags)
+    asked = bool(request.refresh)
+    if not (foreground and names_file(request)):  # the starter of a daemon has resolved them
+        context = context.shared(request.address.dataset)
+    request = configured_request(context.config, request)
     if upgrade:
         _upgrade(context, request)
     elif foreground:
@@ -210,13 +217,14 @@ def mount(
 
         serve(context, request, lambda: _choose(context, request))
     else:
-        _start(context, request)
+        _start(context, request, asked)
 
 
-def _start(context: CommandContext, request: MountRequest) -> None:
+def _start(context: CommandContext, request: MountRequest, refreshes: bool) -> None:
+    """Mount, or with `refreshes` let a running mount show the newest snapshot."""
     from dieselfs.fuse.starting.start import start_mount
 
-    running = _running(request) if request.refresh else None
+    running = _running(request) if refreshes else None
     if running is not None:
         _refresh(context, request, running)
         return

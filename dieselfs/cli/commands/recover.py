@@ -210,6 +210,7 @@ def _places(
     if until is not None and to is None:
         yield context.store(), None
         return
+    context = context.shared()
     target = context.at(None, to, None)
     if until is not None and target.config.index.value == context.config.index.value:
         raise UsageError(

@@ -89,15 +89,16 @@ def serve(context: CommandContext, **options: Any) -> None:
     the dataset's newest published snapshot, while no client waits for the store. `dlcmd cache ls
     -v` shows how far it is.
     """
-    from dieselfs.assembly import open_configured_store
+    from dieselfs.assembly import configured_patience_s, open_configured_store
     from dieselfs.cache.cluster.cache_node import CacheNode
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 
+    context = context.shared()
     settings = _settings(context, options)
     log_to_stderr()
     prevent_core_dumps()
     ended = threading.Event()
-    store = open_configured_store(context.config, PATIENCE_S)
+    store = open_configured_store(context.config, configured_patience_s(context.config))
     try:
         node = CacheNode(settings, store)
     except OSError as error:

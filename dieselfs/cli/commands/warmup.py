@@ -155,6 +155,7 @@ def warmup(
     if unpin_mount and check:
         raise UsageError("--unpin-mount and --check exclude each other", "give one of them")
     options = CacheClusterOptions(cache_cluster, cache_cluster_secret_file)
+    context = context.shared(place.dataset)
     if pin_mount or unpin_mount:
         settings = chosen_ssd(context, ssd, ssd_size, keep_size=check or unpin_mount)
         return _pin(context, place, settings, no_index, jobs, check=check, removes=unpin_mount)

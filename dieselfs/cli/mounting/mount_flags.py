@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.membership.peer_options import TASK_VARIABLE, PeerOptions
 from dieselfs.cache.ssd.options import SsdOptions, typed_folder
@@ -48,7 +47,7 @@ def mount_request(
         uid=as_number(options, "uid") if flags["uid"] is None else flags["uid"],
         gid=as_number(options, "gid") if flags["gid"] is None else flags["gid"],
         snapshot=flags["snapshot"] or options.get("snapshot") or address.snapshot,
-        refresh=flags["refresh"] or "refresh" in options,
+        refresh=True if "refresh" in options else flags["refresh"],
         no_index=flags["no_index"] or "no_index" in options,
         memory_bytes=flags["memory"] or memory,
         task=flags["task"] or options.get("task") or os.environ.get(TASK_VARIABLE) or None,
@@ -59,7 +58,7 @@ def mount_request(
         front=_chosen("front", FRONTS, flags, options) or "auto",
         blob_cache=_chosen("blob_cache", BLOB_CACHES, flags, options) or "auto",
         threads=_threads(flags, options),
-        patience_s=float(_patience(flags, options) or PATIENCE_S),
+        patience_s=_patience(flags, options),
         peers=_peers(options, flags),
         ssd=_ssd(options, flags),
         cache_cluster=CacheClusterOptions(
@@ -111,8 +110,9 @@ def _peers(options: dict[str, str], flags: dict[str, Any]) -> PeerOptions:
     return in_flags.otherwise(in_options)
 
 
-def _patience(flags: dict[str, Any], options: dict[str, str]) -> int | None:
-    return as_number(options, "patience") if flags["patience"] is None else flags["patience"]
+def _patience(flags: dict[str, Any], options: dict[str, str]) -> float | None:
+    given = as_number(options, "patience") if flags["patience"] is None else flags["patience"]
+    return float(given) if given else None
 
 
 def _threads(flags: dict[str, Any], options: dict[str, str]) -> int | None:

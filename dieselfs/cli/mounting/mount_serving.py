@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING
 
 from dieselfs.cli.command import log_to_stderr
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
+from dieselfs.fuse.starting.mount_request import (
+    MountRequest,
+    daemon_command,
+    names_file,
+    sharing_key,
+)
 from dieselfs.fuse.starting.mount_settings import (
     check_memory,
     mount_options,
@@ -45,7 +50,7 @@ def serve(context: CommandContext, request: MountRequest, choose: Callable[[], P
     log_to_stderr()
     if UPGRADE_VARIABLE not in os.environ:
         check_mountable(request.mountpoint, request.nonempty)
-    if not _names_file(request):
+    if not names_file(request):
         check_memory(request)
         command = daemon_command(context.config, request, choose())
         os.execv(command[0], command)
@@ -53,10 +58,6 @@ def serve(context: CommandContext, request: MountRequest, choose: Callable[[], P
     status = Supervisor(partial(_serve, context, request), program).run()
     if status:
         sys.exit(status)
-
-
-def _names_file(request: MountRequest) -> bool:
-    return request.snapshot is not None and Path(request.snapshot).is_absolute()
 
 
 def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> int:

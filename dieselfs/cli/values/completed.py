@@ -161,6 +161,12 @@ def _tasks(context: click.Context, begun: str) -> list[CompletionItem]:
     return _plain(task_names(), begun)
 
 
+def _keys(context: click.Context, begun: str) -> list[CompletionItem]:
+    from dieselfs.config import SHARED_KEYS
+
+    return _plain(SHARED_KEYS, begun)
+
+
 def _profiles(context: click.Context, begun: str) -> list[CompletionItem]:
     from dieselfs.cli.values.known_names import profile_names
 
@@ -186,6 +192,7 @@ _BY_NAME: Final = {
     "dataset": _datasets,
     "local": _files,
     "file": _files,
+    "key": _keys,
     "mountpoint": _mountpoints,
     "mountpoints": _mountpoints,
     "tag": _of_dataset(_tags_of),

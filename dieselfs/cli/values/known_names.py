@@ -1,7 +1,8 @@
 """The names that a shell completes: datasets, paths in them, snapshots, mountpoints and tasks.
 
-Nothing here is created or changed, no error is raised, and no log is written for a user. A store or
-an index is asked in a thread and has `NETWORK_S` to answer; a place on this machine has `LOCAL_S`.
+Nothing here is created or changed but the note of a store's settings, no error is raised, and no
+log is written for a user. A store or an index is asked in a thread and has `NETWORK_S` to answer; a
+place on this machine has `LOCAL_S`.
 """
 
 from __future__ import annotations
@@ -159,8 +160,9 @@ def _store(config: Config) -> ObjectStore:
 
 def _with_index(config: Config, ask: Callable[[KeyValueStore], Iterable[Found]]) -> list[Found]:
     """Return what `ask` finds in the index; nothing if an LMDB index is not there yet."""
-    from dieselfs.assembly import open_index
+    from dieselfs.assembly import config_of_store, open_index
 
+    config = config_of_store(config)
     parts = urlsplit(config.index.value, allow_fragments=False)
     if parts.scheme == "lmdb" and not Path(unquote(parts.path)).is_dir():
         return []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dieselfs.assembly import private_snapshot_folder
+from dieselfs.assembly import config_of_store, private_snapshot_folder
 from dieselfs.cache.ssd.byte_sizes import parse_size
 from dieselfs.cache.ssd.options import SsdOptions
 from dieselfs.config import load_config
@@ -17,6 +17,7 @@ from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import AddressError, UsageError
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.starting.configured_request import configured_request
 from dieselfs.fuse.starting.mount_request import MountRequest
 from dieselfs.fuse.starting.start import start_mount
 from dieselfs.shuffle.order import ShuffleParameters, parse_parameters
@@ -36,7 +37,7 @@ def mount(
     ssd_size: int | str | None = None,
     task: str | None = None,
     preload: bool = False,
-    refresh: bool = False,
+    refresh: bool | None = None,
     no_index: bool = False,
     allow_other: bool = False,
     store: str | None = None,
@@ -50,19 +51,19 @@ def mount(
 
     `address` is a dataset's name, or `NAME@SNAPSHOT` with a tag, a snapshot's id or a generation.
     The mountpoint is made if it is missing. Sizes are bytes, or text such as "8GiB". Settings that
-    are omitted are found as `dlcmd` finds them: variables, profile, defaults. A daemon serves the
-    mount, which forked workers and other programs may use too. At the end of the block the mount is
-    detached; it ends when the last open file is closed.
+    are omitted are found as `dlcmd` finds them: variables, profile, the store, defaults. A daemon
+    serves the mount, which forked workers and other programs may use too. At the end of the block
+    the mount is detached; it ends when the last open file is closed.
 
     Raises `MountError`, `MountpointBusy`, `PlanTooLarge`, `DatasetNotFound`, `SnapshotNotFound`,
     `SnapshotStale` (see `refresh`), `UsageError`, `ConfigError`, `Unavailable` and
     `IndexUnavailable`. Takes some 0.5 s.
     """
     place = Path(mountpoint)
-    config = load_config(store, index, profile)
     named = parse_address(address)
     if named.path:
         raise AddressError(f"{address}: only whole datasets are mounted", f"write {named.dataset}")
+    config = config_of_store(load_config(store, index, profile), named.dataset)
     request = MountRequest(
         address=named,
         mountpoint=place,
@@ -82,7 +83,7 @@ def mount(
         return lifecycle.create(dataset, folder, unpublished=log.warning)
 
     place.mkdir(parents=True, exist_ok=True)
-    started = start_mount(config, request, log.info, create)
+    started = start_mount(config, configured_request(config, request), log.info, create)
     try:
         yield started.mountpoint
     finally:

@@ -13,7 +13,7 @@ from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.membership.peer_options import PeerOptions
 from dieselfs.cache.ssd.options import SsdOptions
-from dieselfs.config import Config
+from dieselfs.config import Config, without_login
 from dieselfs.dataset.address import DatasetAddress
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class MountRequest:
     uid: int | None = None
     gid: int | None = None
     snapshot: str | None = None
-    refresh: bool = False
+    refresh: bool | None = None
     no_index: bool = False
     memory_bytes: int | None = None
     task: str | None = None
@@ -47,7 +47,7 @@ class MountRequest:
     front: WantedFront = "auto"
     blob_cache: WantedCache = "auto"
     threads: int | None = None
-    patience_s: float = PATIENCE_S
+    patience_s: float | None = None
     peers: PeerOptions = field(default_factory=PeerOptions)
     """Only what the caller gives: a daemon inherits the variables."""
     ssd: SsdOptions = field(default_factory=SsdOptions)
@@ -59,7 +59,8 @@ class MountRequest:
 def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> list[str]:
     """Return the command line of the daemon.
 
-    The daemon inherits the environment, so only the values of flags and -o options are repeated.
+    The daemon inherits the environment, so only the values of flags, -o options and the settings in
+    the store are repeated.
     """
     command = [
         *this_program(),
@@ -72,6 +73,8 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
     for place in (config.store, config.index):
         # Peers meet in the index's Redis. No flag has a password: `dieselfs.config`.
         command += [place.origin, place.value] if place.origin.startswith("--") else []
+    if config.index.is_stored:  # without the log-in, which the daemon finds as this process did
+        command += ["--index", without_login(config.index.value)]
     command += ["--profile", config.profile] if config.profile else []
     command += ["--allow-other"] if request.allow_other else []
     command += ["--nonempty"] if request.nonempty else []
@@ -94,7 +97,7 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
         ("--eviction", request.eviction),
         ("--shuffle", request.shuffle),
         ("--prefill", request.prefill_bytes),
-        ("--patience", round(request.patience_s)),
+        ("--patience", round(request.patience_s or PATIENCE_S)),
         ("--peers", request.peers.peers),
         ("--peer-listen", request.peers.listen),
         ("--peer-advertise", request.peers.advertise),
@@ -116,6 +119,11 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
     ):
         command += [] if value is None else [flag, str(value)]
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
+
+
+def names_file(request: MountRequest) -> bool:
+    """Return whether the request names its snapshot's file, as that of a daemon does."""
+    return request.snapshot is not None and Path(request.snapshot).is_absolute()
 
 
 def sharing_key(config: Config, request: MountRequest, snapshot: Path) -> str:

@@ -52,6 +52,7 @@ def url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setenv("DIESELFS_INDEX", url)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TZ", "UTC")
     for name in ("DIESELFS_PROFILE", "DIESELFS_SNAPSHOTS"):
         monkeypatch.delenv(name, raising=False)

@@ -145,7 +145,7 @@ def test_an_interrupt_is_130(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dieselfs.cli.command_context.CommandContext.places", interrupt)
+    monkeypatch.setattr("dieselfs.cli.command_context.CommandContext.client", interrupt)
     result = dlcmd("ls", "cows")
     assert (result.code, result.err) == (130, "dlcmd: interrupted\n")
 

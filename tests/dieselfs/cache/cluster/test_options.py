@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.chunk_format import DatasetRef
-from dieselfs.cache.cluster.options import cache_cluster_settings, cluster_from_environment
+from dieselfs.cache.cluster.options import cache_cluster_settings, configured_cluster
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.ports.peer_settings import RedisLeases, StaticPeers
@@ -23,8 +23,8 @@ NODES = StaticPeers((PeerAddress("n1", 7700), PeerAddress("n2", 7701)))
 
 @pytest.mark.parametrize("written", ["n1:7700,n2:7701", "n1:7700+n2:7701"])
 def test_a_list_of_nodes(tmp_path: Path, written: str) -> None:
-    found = cluster_from_environment(
-        {**SECRET, "HOME": str(tmp_path), "DIESELFS_CACHE_CLUSTER": written}
+    found = configured_cluster(
+        environment={**SECRET, "HOME": str(tmp_path), "DIESELFS_CACHE_CLUSTER": written}
     )
     assert found is not None
     assert (found.name, found.registry) == ("ring", NODES)
@@ -59,11 +59,11 @@ def test_a_profile_says_ring_and_secret(tmp_path: Path) -> None:
         f'profile = "p"\n[profiles.p]\nring = "n1:7700,n2:7701"\nring_secret_file = "{tmp_path}/secret"\n'
     )
     environment = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    found = cluster_from_environment(environment)
+    found = configured_cluster(environment=environment)
     assert found is not None
     assert found.registry == NODES
     assert found.secret == read_secret_file(tmp_path / "secret")
-    said = cluster_from_environment({**environment, **SECRET})
+    said = configured_cluster(environment={**environment, **SECRET})
     assert said is not None
     assert said.secret != found.secret, "what the environment says goes before"
 

@@ -26,6 +26,7 @@ from tests.eventually import scaled_by_load
 
 CHECKOUT = Path(__file__).parents[4]
 FREE_TEXT = {"cluster cache_cluster", "cache quota size", "cache ttl duration", "cache resize size"}
+FREE_TEXT |= {"config set value"}
 Complete = Callable[[str], list[str]]
 
 

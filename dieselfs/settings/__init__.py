@@ -1,0 +1,1 @@
+"""The settings that all nodes of a store share, kept in the store (docs/decisions/0025)."""

@@ -1,0 +1,44 @@
+"""Changes of the settings in a store: what is wrong is refused, and nothing is stored then."""
+
+from __future__ import annotations
+
+from chunkstore.store_settings import StoreSettings, change
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.dataset.dataset import existing_dataset
+from dieselfs.errors import UsageError
+from dieselfs.settings.values import check_value, known_key
+
+
+def set_shared(
+    store: ObjectStore, key: str, value: str, dataset: str | None = None
+) -> StoreSettings:
+    """Set a key for all nodes of the store, or for a dataset; return the settings with it.
+
+    Raises `ConfigError` for an unknown key or a bad value, and `DatasetNotFound`. Of two callers at
+    once both changes are kept. Costs two listings, one get and one create; a dataset costs one get.
+    """
+    key = known_key(key, dataset)
+    check_value(key, value)
+    if dataset is not None:
+        existing_dataset(store, dataset)
+    try:
+        return change(
+            store,
+            lambda found: found.replaced(dataset, {**found.values(dataset), key: value}),
+        )
+    except ValueError as error:
+        raise UsageError(f"{key}: {error}", "unset what is not needed") from error
+
+
+def unset_shared(store: ObjectStore, key: str | None, dataset: str | None = None) -> StoreSettings:
+    """Remove a key, or all keys if it is None, of the store or of a dataset.
+
+    A key of another release can be removed too. Nothing is stored if it is not set.
+    """
+
+    def edit(found: StoreSettings) -> StoreSettings:
+        values = found.values(dataset)
+        kept = {} if key is None else {name: values[name] for name in values if name != key}
+        return found.replaced(dataset, kept)
+
+    return change(store, edit)

@@ -1,0 +1,144 @@
+"""The keys that may be set in a store, and which values each one takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from dieselfs.config import SHARED_KEYS, redacted
+from dieselfs.errors import ConfigError, UsageError
+from dieselfs.former_names import present_key
+
+Check = Callable[[str], str | None]
+"""A function that returns what a value should be; None for a good one."""
+
+_INDEX_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster", "lmdb", "memory")
+STORE_KEYS: Final = ("index",)
+"""Keys for the whole store alone: commands over all datasets use them too."""
+
+
+def known_key(key: str, dataset: str | None) -> str:
+    """Return the key's present name; raise `ConfigError` for one that cannot be set."""
+    key = present_key(key.replace("-", "_"))
+    if key not in SHARED_KEYS:
+        raise ConfigError(f"unknown key {key!r}", _advice(key))
+    if dataset is not None and key in STORE_KEYS:
+        raise ConfigError(
+            f"{key} is for the whole store: commands over all datasets use it too",
+            "leave out --dataset",
+        )
+    return key
+
+
+def check_value(key: str, value: str) -> None:
+    """Raise `ConfigError` with the reason if a key does not take the value."""
+    if redacted(value) != value:
+        raise ConfigError(
+            f"{key} {redacted(value)}: every reader of the store could read a password in it",
+            "leave it out of the URL; set it on each node as DIESELFS_INDEX_LOGIN=USER:PASSWORD, "
+            "or as index_login in a profile",
+        )
+    wanted = _CHECKS[key](value)
+    if wanted is not None:
+        raise ConfigError(f"{key} cannot be {value!r}", f"write {wanted}")
+
+
+def usable(values: Mapping[str, object], dataset: str | None) -> tuple[dict[str, str], list[str]]:
+    """Return the stored values that this release understands, and the keys of the others."""
+    good: dict[str, str] = {}
+    for key, value in values.items():
+        try:
+            known_key(key, dataset)
+            if isinstance(value, str):
+                check_value(key, value)
+                good[key] = value
+        except ConfigError:
+            continue
+    return good, [key for key in values if key not in good]
+
+
+def is_yes(value: str) -> bool:
+    """Return whether a value that `check_value` took for yes or no means yes."""
+    return value.lower() in _YES
+
+
+def _advice(key: str) -> str:
+    from difflib import get_close_matches
+
+    if key == "store":
+        return "each node names its store itself: DIESELFS_STORE, --store or a profile"
+    if key == "index_login":
+        return "a password is set on each node: DIESELFS_INDEX_LOGIN or a profile"
+    near = get_close_matches(key, SHARED_KEYS, n=1)
+    return f"did you mean {near[0]}?" if near else f"the keys are {', '.join(SHARED_KEYS)}"
+
+
+def _index(value: str) -> str | None:
+    scheme, separator, place = value.partition("://")
+    if separator and place and scheme in _INDEX_SCHEMES:
+        return None
+    return (
+        "redis://HOST:PORT/DB, rediss://…, redis+cluster://HOST:PORT[,HOST:PORT…] or lmdb:///FOLDER"
+    )
+
+
+def _cluster(value: str) -> str | None:
+    from dieselfs.cache.cluster.topic import is_cluster_name
+    from dieselfs.cache.membership.peer_addresses import parse_addresses
+
+    if value in ("none", "redis"):
+        return None
+    if value.startswith("redis:"):
+        return None if is_cluster_name(value[6:]) else "redis:NAME"
+    name, at, addresses = value.rpartition("@")
+    try:
+        parse_addresses(addresses, "cache_cluster")
+    except UsageError:
+        return "redis, redis:NAME, [NAME@]HOST:PORT,HOST:PORT… or none"
+    return None if not at or is_cluster_name(name) else "NAME@HOST:PORT,HOST:PORT…"
+
+
+def _file(value: str) -> str | None:
+    return None if os.path.expanduser(value).startswith("/") else "an absolute path"
+
+
+def _folder(value: str) -> str | None:
+    return None if value == "none" else _file(value)
+
+
+def _size(value: str) -> str | None:
+    from dieselfs.cache.ssd.byte_sizes import parse_size
+
+    try:
+        parse_size(value)
+    except UsageError:
+        return "a size, for instance 64MiB or 2G"
+    return None
+
+
+def _seconds(value: str) -> str | None:
+    return None if value.isascii() and value.isdecimal() and int(value) else "whole seconds"
+
+
+def _one_of(*words: str) -> Check:
+    return lambda value: None if value.lower() in words else " or ".join(words)
+
+
+_YES: Final = ("1", "yes", "true", "on")
+_yes_or_no: Final[Check] = _one_of("yes", "no", "1", "0", "true", "false", "on", "off")
+_CHECKS: Final[Mapping[str, Check]] = {
+    "index": _index,
+    "cache_cluster": _cluster,
+    "cache_cluster_secret_file": _file,
+    "ssd": _folder,
+    "ssd_size": _size,
+    "ssd_admission": _one_of("all", "reject-first"),
+    "ssd_eviction": _one_of("lru", "fifo"),
+    "ssd_warmup": _yes_or_no,
+    "patience": _seconds,
+    "refresh": _yes_or_no,
+    "memory": _size,
+    "eviction": _one_of("uniform", "lru"),
+    "prefill": _size,
+}
