@@ -158,7 +158,8 @@ def test_a_mount_takes_the_settings_and_its_daemon_too(
     assert list((mountpoint / "cat").iterdir()) == [], "a new snapshot was made"
     stats = json.loads((mountpoint / ".dieselfs/stats.json").read_text())
     assert stats["cache"]["node"]["budget_bytes"] == 64 << 20
-    [pid] = [r["pid"] for r in dlcmd("mounts", "--json").records if r["dataset"] == "pets"]
+    shown = dlcmd("mounts", "--json").records
+    [pid] = [record["pid"] for record in shown if record["mountpoint"] == str(mountpoint)]
     command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     for flag, number in (("--ssd-size", 32 << 20), ("--patience", 77)):
         assert command[command.index(flag.encode()) + 1] == str(number).encode()
