@@ -15,10 +15,12 @@ a full shuffle).
     paced    the reader takes 80% of the disk's rate: its rate over that of the same reader with
              everything in the page cache; how many files it waits for
     single   files read one by one in random order
+    told     the paced reader tells its plan itself (`told_reader`): as another user in another
+             mount namespace, through the mount, against the same user, in shared memory
 
 As root:
 
-    python -m benchmarks.bench_plan [--only fast,paced,single] [--files 524288] [--rounds 3]
+    python -m benchmarks.bench_plan [--only fast,paced,single,told] [--files 524288] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -62,6 +64,10 @@ everything in the page cache.
 """
 WAITS_BAR = Bar(most=0.003)
 """The part of the files for which a paced reader waits longer than 1 ms."""
+TOLD_RATE_BAR = Bar(least=0.98)
+"""The rate of a reader elsewhere over that of the same user's."""
+TOLD_WAITS_BAR = Bar(most=0.002)
+"""The part of the files for which it waits longer than 1 ms, less that of the same user's."""
 MEMORY_BAR = Bar(most=0.02)
 """Page cache and shared memory over the bytes of the dataset."""
 _LISTED_TIMEOUT_S = 60
@@ -248,6 +254,57 @@ def _cached(data: Packed, reader: Path, order: Path, flags: list[str], front: st
     return float(epoch["bytes"] / epoch["seconds"])
 
 
+def told(
+    data: Packed,
+    reader: Path,
+    rounds: int,
+    share: float | None,
+    group_size: int | None,
+    front: str,
+) -> list[Result]:
+    """One epoch of a fresh mount with little memory for each way to tell the plan, in turns."""
+    memory = int((share or GIVEN[data.size_bytes]) * data.payload_bytes)
+    group_size = group_size or choose_group(data, memory)
+    for folder in (data.folder, reader.parent):  # another user reads there
+        folder.chmod(0o755)
+    options = ["--memory", str(memory), "--front", front, "--allow-other"]
+    found: dict[str, list[dict[str, Any]]] = {"home": [], "away": []}
+    for number in range(2 * rounds):
+        way = "away" if number % 2 else "home"
+        with ControlGroup() as charged, mounted(data, charged, *options) as root:
+            contenders.list_all(root)
+            command: list[Any] = [
+                *(sys.executable, "-m", "benchmarks.told_reader"),
+                *(["--away"] if way == "away" else []),
+                *(data.snapshot, root, data.folder / "told-order", str(group_size), reader),
+                *("-r", str(0.8 * data.chunk_rate)),
+            ]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            found[way].append(json.loads(done.stdout))
+            counters = contenders.statistics(root)
+            contenders.say(f"  {way}: {found[way][-1]} {counters['plan']}")
+    rates = {way: [each["bytes"] / each["seconds"] for each in found[way]] for way in found}
+    waits = {way: [each["waits"] / each["files"] for each in found[way]] for way in found}
+    question = f"slow disk, {data}, memory for {memory / data.payload_bytes:.1%}, {front}"
+    pairs = zip(rates["away"], rates["home"], strict=True)
+    more = zip(waits["away"], waits["home"], strict=True)
+    return [
+        judge(
+            f"{question}: a reader elsewhere x the same user's",
+            [away / home for away, home in pairs],
+            TOLD_RATE_BAR,
+            group=group_size,
+            files_per_s=spread([each / data.size_bytes for each in rates["away"]]),
+        ),
+        judge(
+            f"{question}: files a reader elsewhere waited for, less the same user's",
+            [away - home for away, home in more],
+            TOLD_WAITS_BAR,
+            waits=spread(waits["away"]),
+        ),
+    ]
+
+
 def single(data: Packed, files: int = 500) -> list[Result]:
     """What users have today: each file one read of the disk, in random order, one at a time."""
     with Snapshot.open(data.snapshot) as snapshot:
@@ -304,6 +361,7 @@ def sections(
         "fast": lambda data, reader: epochs(data, reader, rounds, share, group, None, front),
         "paced": lambda data, reader: epochs(data, reader, rounds, share, group, 0.8, front),
         "single": lambda data, reader: single(data),
+        "told": lambda data, reader: told(data, reader, rounds, share, group, front),
     }
 
 

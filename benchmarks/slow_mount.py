@@ -2,7 +2,7 @@
 a `SlowStore`.
 
     python -m benchmarks.slow_mount STORE_FOLDER SNAPSHOT MOUNTPOINT --memory BYTES
-        [--seed N --group N] [--fast] [--requests FILE] [--front NAME]
+        [--seed N --group N] [--fast] [--requests FILE] [--front NAME] [--allow-other]
 
 Ends with SIGTERM, and writes then what the disk has been asked for into FILE.
 """
@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="as fast as the disk really is")
     parser.add_argument("--requests", type=Path)
     parser.add_argument("--front", default="auto")
+    parser.add_argument("--allow-other", action="store_true")
     options = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -62,6 +63,7 @@ def _serve(options: argparse.Namespace, handed: Handed) -> int:
             memory_bytes=options.memory,
             shuffle=shuffle,
             front=options.front,
+            allow_other=options.allow_other,
         )
         reader = ChunkReader(ResilientStore(store), snapshot.dataset)
         memory = NodeMemory.open(task, reader, budget_bytes=options.memory, lead=True)

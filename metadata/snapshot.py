@@ -143,6 +143,11 @@ class Snapshot:
     ) -> None:
         self.close()
 
+    @property
+    def content(self) -> memoryview:
+        """The bytes of the file. Valid until `close`."""
+        return memoryview(self._map)
+
     def __reduce__(self) -> tuple[object, ...]:
         return type(self).open, (self.path,)
 

@@ -122,6 +122,7 @@ ARROWS = {
     "fuse.control": {
         "fuse.mounts": "names of the control files; which front was chosen, shown",
         "fuse.requests": "control files are asked for by the kernel's requests",
+        "prefetch": "readers write plans into the control directory",
         "shuffle": "shuffled orders are files",
     },
     "fuse.serving": {

@@ -28,6 +28,7 @@ from dieselfs.fuse.control.control_documents import (
     statistics_document,
 )
 from dieselfs.fuse.control.control_files import ControlDirectory
+from dieselfs.fuse.control.foreign_plans import ForeignPlans
 from dieselfs.fuse.fronts.front_parts import MountOptions
 from dieselfs.fuse.fronts.made_front import MadeFront, make_front
 from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
@@ -35,6 +36,7 @@ from dieselfs.fuse.mounts.control_names import (
     CONTROL_NAME,
     DATASET_NAME,
     REFRESH_NAME,
+    SNAPSHOT_NAME,
     STATISTICS_NAME,
 )
 from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
@@ -129,16 +131,19 @@ class _Server:
             source, self._reads, self._is_prefetching, partial(path_of_file, snapshot)
         )
         self._pages = PageCache(snapshot, source, self._mountpoint, options.prefill_bytes)
+        self._foreign_plans = ForeignPlans(snapshot) if options.foreign_plans else None
         self._plans = self._make_plans()
         self._control = ControlDirectory(
             {
                 DATASET_NAME: self._dataset_document,
                 STATISTICS_NAME: self._statistics_document,
                 REFRESH_NAME: lambda: encoded(self._refreshes),
+                SNAPSHOT_NAME: lambda: snapshot.content,
             },
             ShuffleLists(),
             snapshot,
             self._plans,
+            self._foreign_plans if self._plans is not None else None,
         )
         self._front: MadeFront | None = None
         self._has_front = threading.Event()
@@ -155,6 +160,7 @@ class _Server:
             options.memory_bytes,
             self._pages.make_filler if options.prefill_bytes != 0 else None,
             lambda: self._made_front().read_names_ahead(),
+            self._foreign_plans,
         )
 
     def run(self) -> None:
@@ -330,6 +336,7 @@ class _Server:
             "page_cache": pages,
             "cache": self._source.statistics(),
             "plan": None if plans is None else plans.statistics(),
+            "plan_sources": None if plans is None else plans.sources(),
             **{name: statistics() for name, statistics in self._observed.items()},
         }
         return statistics_document(server, tiers)

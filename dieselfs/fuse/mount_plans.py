@@ -10,9 +10,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dieselfs.errors import DieselFSError, MountError, UsageError
+from dieselfs.fuse.control.foreign_plans import ForeignPlan, ForeignPlans, ForeignPlanStatistics
 from dieselfs.fuse.pages.page_statistics import FillStatistics, PlannedPagesStatistics
 from dieselfs.fuse.pages.planned_pages import PlannedPages
 from dieselfs.prefetch.close_events import CloseEvents
@@ -44,6 +46,19 @@ class TaskMemory(PlannedMemory, Protocol):
     """The part of node memory that plans need."""
 
     def set_budget(self, budget_bytes: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSources:
+    """Where the plans that are read now come from."""
+
+    shared_memory: int = 0
+    """Plan files in the task's folder."""
+    mount: int = 0
+    """Plans that were told through the mount."""
+    lists: int = 0
+    """Lists that are read from the control directory, or named by `--shuffle`."""
+    foreign: ForeignPlanStatistics = field(default_factory=ForeignPlanStatistics)
 
 
 class MountTrackers:
@@ -107,15 +122,17 @@ class MountPlans:
         budget_bytes: int,
         make_filler: Callable[[], PageFiller] | None,
         read_names_ahead: Callable[[], None],
+        foreign: ForeignPlans | None = None,
     ) -> None:
         """Create it.
 
+        `foreign` has the plans that readers write into the control directory, if they may.
         `budget_bytes` is for node memory and the page-cache prefill of plans, together.
         `make_filler` makes the filler of each tracker, which is closed with it; None fills nothing.
         For `read_names_ahead` see `PlannedPages`.
         """
         self.task_folder = task_folder
-        self._snapshot = snapshot
+        self._snapshot, self._foreign = snapshot, foreign
         self._trackers = MountTrackers(
             memory, mountpoint, budget_bytes, make_filler, read_names_ahead
         )
@@ -135,9 +152,22 @@ class MountPlans:
                 raise UsageError(f"{plan_id!r} is not the name of a plan")
             self._prefetcher.follow(self._opened(plan_id))
             self._announced = [*self._announced[1 - _REMEMBERED :], plan_id]
+        except FileNotFoundError as error:
+            return _document(accepted=False, found=False, error=str(error))
         except (DieselFSError, OSError) as error:
-            log.warning("plan %s is not prefetched: %s", plan_id, error)
-            return _document(accepted=False, error=str(error), hint=getattr(error, "hint", None))
+            return _refusal(plan_id, error)
+        return _document(accepted=True)
+
+    def follow(self, plan: ForeignPlan) -> bytes:
+        """Take a plan that a reader has written into the control directory; see `take`.
+
+        It does not wait for the layout of the order: nobody holds a thread of the control directory
+        for that by what he writes.
+        """
+        try:
+            self._prefetcher.follow(AnnouncedPlan(plan, self._snapshot), wait_s=0.0)
+        except (DieselFSError, OSError) as error:
+            return _refusal(plan.id, error)
         return _document(accepted=True)
 
     def resumable(self) -> dict[str, list[str]]:
@@ -191,6 +221,14 @@ class MountPlans:
         """Return True if the chunks of a known order are prefetched."""
         return self._prefetcher.is_running
 
+    def sources(self) -> PlanSources:
+        """Return where the plans that are read now come from."""
+        plans = self._prefetcher.plans
+        announced = [plan for plan in plans if isinstance(plan, AnnouncedPlan)]
+        foreign = sum(plan.is_foreign for plan in announced)
+        told = ForeignPlanStatistics() if self._foreign is None else self._foreign.statistics()
+        return PlanSources(len(announced) - foreign, foreign, len(plans) - len(announced), told)
+
     def statistics(self) -> PrefetchStatistics:
         """Return the counters of the prefetcher."""
         return self._prefetcher.statistics()
@@ -219,6 +257,11 @@ class MountPlans:
                 "start again with the mounted snapshot",
             )
         return AnnouncedPlan(file, self._snapshot)
+
+
+def _refusal(plan_id: str, error: Exception) -> bytes:
+    log.warning("plan %s is not prefetched: %s", plan_id, error)
+    return _document(accepted=False, error=str(error), hint=getattr(error, "hint", None))
 
 
 def _document(**answer: Any) -> bytes:

@@ -13,9 +13,10 @@ import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
 
-from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan
+from dieselfs.prefetch.announcement import Published
+from dieselfs.prefetch.plan_file import ReadingPlan
 
-Announce = Callable[[ReadingPlan, int, str], PlanFile | None]
+Announce = Callable[[ReadingPlan, int, str], Published | None]
 """A function that publishes a plan.
 
 Its arguments are the plan, the first position, and the id of the plan that comes before it. The
@@ -37,7 +38,7 @@ class PlanPublisher:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._plans: dict[Hashable, PlanFile] = {}
+        self._plans: dict[Hashable, Published] = {}
         self._current: Hashable = None
         self._position = 0
         self._next_is_prepared = False
@@ -126,7 +127,7 @@ class PlanPublisher:
         self._publishing.start()
 
 
-def _remove_all(plans: dict[Hashable, PlanFile], pid: int) -> None:
+def _remove_all(plans: dict[Hashable, Published], pid: int) -> None:
     """Remove all plans, except in a forked child, whose dictionary is a copy of its parent's."""
     if os.getpid() == pid:
         while plans:

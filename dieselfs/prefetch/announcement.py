@@ -4,6 +4,9 @@ It writes the plan's file, looks up the file's name in the mount's control direc
 whether the mount accepted it. A mount says in `.dieselfs/dataset.json` under `node_memory` where
 its task's folder is; a mount without this key takes no plans.
 
+That folder is the mount's user's alone, and in memory that a container may not share. A reader that
+cannot write there tells its plan through the mount instead (`foreign_plan`).
+
 Reading works without a plan too, only slower. So a failure here is at most a warning.
 """
 
@@ -15,8 +18,9 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from dieselfs.prefetch.foreign_plan import ForeignPlanFile, reason_of
 from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
 
 CONTROL_FOLDER: Final = ".dieselfs"
@@ -25,6 +29,7 @@ CONTROL_FOLDER: Final = ".dieselfs"
 `dieselfs.fuse.mounts.control_names` has the name too, but cannot be imported without FUSE.
 """
 DATASET_DOCUMENT: Final = "dataset.json"
+SNAPSHOT_DOCUMENT: Final = "snapshot"
 PLAN_FOLDER: Final = "plan"
 _NODE_MEMORY: Final = "node_memory"
 
@@ -32,24 +37,41 @@ _warned: set[str] = set()
 _warned_lock = threading.Lock()
 
 
+class Published(Protocol):
+    """A plan that something prefetches for its reader: a `PlanFile` or a `ForeignPlanFile`."""
+
+    @property
+    def id(self) -> str: ...
+
+    position: int
+
+    def remove(self) -> None: ...
+
+
 def announce(
     mount_root: Path, plan: ReadingPlan, position: int = 0, after: str = ""
-) -> PlanFile | None:
+) -> Published | None:
     """Have a mount follow `plan` from `position` on, or when the plan whose id is `after` ends.
 
-    Return the plan's file; the caller moves its position and removes it. Return None if this mount
-    follows no plans or refused this one. The reason for a refusal is given as a warning, once in a
-    process.
+    Return the published plan; the caller moves its position and removes it. Return None if this
+    mount follows no plans or refused this one. The reason for a refusal is given as a warning, once
+    in a process.
     """
     task_folder = task_folder_of(mount_root)
     if task_folder is None:
         return None
+    file: PlanFile | ForeignPlanFile
     try:
         file = write_plan(task_folder, plan, position=position, after=after)
+        answer = _answer(mount_root, file.id)
+        if answer.get("found") is False:
+            file.remove()
+            raise FileNotFoundError(f"{task_folder} is another folder for the mount")
     except OSError as error:
-        _warn(f"cannot write the plan for the mount into {task_folder}: {error}")
-        return None
-    answer = _answer(mount_root, file.id)
+        told = _tell(mount_root, plan, position, after, error)
+        if told is None:
+            return None
+        file, answer = told, _answer(mount_root, told.name)
     if not answer.get("accepted"):
         file.remove()
         if not answer:
@@ -59,6 +81,25 @@ def announce(
         _warn(f"{mount_root} does not prefetch the plan: {reason}{hint}")
         return None
     return file
+
+
+def _tell(
+    mount_root: Path, plan: ReadingPlan, position: int, after: str, why: OSError
+) -> ForeignPlanFile | None:
+    """Tell a plan through the mount; `why` says why its file cannot be written."""
+    folder = mount_root / CONTROL_FOLDER / PLAN_FOLDER
+    told = ForeignPlanFile(
+        folder, plan, after, lambda name: bool(_answer(mount_root, name).get("accepted"))
+    )
+    try:
+        told.tell(position)
+    except OSError as error:
+        _warn(
+            f"cannot write the plan for the mount {mount_root}: {why}; and it does not accept it "
+            f"through the mount: {reason_of(error)}"
+        )
+        return None
+    return told
 
 
 def task_folder_of(mount_root: Path) -> Path | None:
@@ -84,9 +125,9 @@ def mount_above(path: str | os.PathLike[str]) -> Path | None:
     return None
 
 
-def _answer(mount_root: Path, plan_id: str) -> Mapping[str, Any]:
+def _answer(mount_root: Path, name: str) -> Mapping[str, Any]:
     """Look up a plan's name and return the mount's answer; empty if the mount takes no plans."""
-    return _document(mount_root / CONTROL_FOLDER / PLAN_FOLDER / plan_id)
+    return _document(mount_root / CONTROL_FOLDER / PLAN_FOLDER / name)
 
 
 def _document(path: Path) -> Mapping[str, Any]:

@@ -18,13 +18,14 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dieselfs.errors import UsageError
 
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 _MAGIC: Final = b"dslplan1"
 _SNAPSHOT_ID_BYTES: Final = 64
 _PLAN_ID_BYTES: Final = 32
@@ -34,7 +35,12 @@ _HEADER: Final = struct.Struct(f"=8s Q Q Q Q {_SNAPSHOT_ID_BYTES}s {_PLAN_ID_BYT
 Its fields are: magic, position, files, groups, bytes of the snapshot's path, snapshot id, id of the
 plan that comes before.
 """
+HEADER_BYTES: Final = _HEADER.size
 _POSITION_WORD: Final = 1
+WITHDRAWN: Final = (1 << 64) - 1
+"""The position that ends a foreign plan though descriptors of its file are still open."""
+POSITION_AT: Final = 8 * _POSITION_WORD
+"""The offset of the position in a plan's bytes: 8 bytes in the machine's order."""
 FOLDER: Final = "plans"
 """The name of the folder of plans in the task's folder."""
 
@@ -59,8 +65,55 @@ class ReadingPlan:
         return len(self.inodes)
 
 
+@dataclass(frozen=True, slots=True)
+class PlanHeader:
+    """The header of a plan's bytes. Its numbers are what the writer claims, until `plan_in`."""
+
+    position: int
+    files: int
+    groups: int
+    path_bytes: int
+    snapshot_id: str
+    after: str
+
+    @classmethod
+    def of(cls, start: Buffer) -> Self:
+        """Return the header at the start of a plan. Raises `UsageError` if there is none."""
+        if memoryview(start).nbytes < HEADER_BYTES:
+            raise UsageError("it is too short")
+        magic, position, files, groups, path_bytes, snapshot_id, after = _HEADER.unpack_from(start)
+        if magic != _MAGIC:
+            raise UsageError("it does not begin as one")
+        return cls(position, files, groups, path_bytes, _text(snapshot_id), _text(after))
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of the whole plan, with the header."""
+        return HEADER_BYTES + 8 * (self.groups + 1) + 4 * self.files + self.path_bytes
+
+    def plan_in(self, whole: Buffer) -> ReadingPlan:
+        """Return the plan, whose columns are views of `whole`.
+
+        Raises `UsageError` if the bytes are not what the header says.
+        """
+        view = memoryview(whole)
+        if view.nbytes != self.total_bytes:
+            raise UsageError(f"it has {view.nbytes} bytes instead of {self.total_bytes}")
+        inodes_at = HEADER_BYTES + 8 * (self.groups + 1)
+        group_start = np.frombuffer(view, np.int64, self.groups + 1, HEADER_BYTES)
+        inodes = np.frombuffer(view, np.uint32, self.files, inodes_at)
+        # Compared, not subtracted: a difference of hostile numbers can overflow.
+        is_falling = group_start[1:] < group_start[:-1]
+        if group_start[0] != 0 or group_start[-1] != self.files or is_falling.any():
+            raise UsageError("its groups do not cover its files in order")
+        snapshot_path = os.fsdecode(bytes(view[view.nbytes - self.path_bytes :]))
+        return ReadingPlan(self.snapshot_id, inodes, group_start, snapshot_path)
+
+
 class PlanFile:
     """A plan file that is open. Its owner stores into `position`; all others only read it."""
+
+    is_foreign = False
 
     def __init__(self, path: Path, plan: ReadingPlan, after: str, view: mmap.mmap) -> None:
         self.path = path
@@ -103,16 +156,15 @@ class PlanFile:
         self.path.unlink(missing_ok=True)
 
 
-def write_plan(
-    task_folder: Path, plan: ReadingPlan, *, position: int = 0, after: str = ""
-) -> PlanFile:
-    """Write a plan file, 4 bytes a file; raise `OSError` if the tmpfs is full.
+def new_plan_id() -> str:
+    """Return the name of a new plan: 16 hexadecimal digits."""
+    return os.urandom(8).hex()
 
-    The caller is its owner and keeps the returned object. Once that is dropped, the reader counts
-    as gone, as if the file had been removed.
-    """
-    folder = task_folder / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+
+def encoded_plan(
+    plan: ReadingPlan, *, position: int = 0, after: str = ""
+) -> list[bytes | memoryview]:
+    """Return the bytes of a plan, in parts that lie one behind the other; 4 bytes a file."""
     snapshot_path = os.fsencode(plan.snapshot_path)
     if len(plan.snapshot_id) > _SNAPSHOT_ID_BYTES or len(after) > _PLAN_ID_BYTES:
         raise ValueError(f"the id {plan.snapshot_id!r} or {after!r} is too long")
@@ -125,14 +177,27 @@ def write_plan(
         plan.snapshot_id.encode(),
         after.encode(),
     )
-    path = folder / os.urandom(8).hex()
+    group_start = np.ascontiguousarray(plan.group_start, np.int64)
+    inodes = np.ascontiguousarray(plan.inodes, np.uint32)
+    columns = [column.view(np.uint8).data for column in (group_start, inodes)]
+    return [header, *columns, snapshot_path]
+
+
+def write_plan(
+    task_folder: Path, plan: ReadingPlan, *, position: int = 0, after: str = ""
+) -> PlanFile:
+    """Write a plan file, 4 bytes a file; raise `OSError` if the tmpfs is full.
+
+    The caller is its owner and keeps the returned object. Once that is dropped, the reader counts
+    as gone, as if the file had been removed.
+    """
+    folder = task_folder / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / new_plan_id()
     temporary = folder / f".{path.name}"
     try:
         with open(temporary, "xb+") as file:
-            file.write(header)
-            file.write(np.ascontiguousarray(plan.group_start, np.int64).data)
-            file.write(np.ascontiguousarray(plan.inodes, np.uint32).data)
-            file.write(snapshot_path)
+            file.writelines(encoded_plan(plan, position=position, after=after))
             file.flush()
             fcntl.flock(file, fcntl.LOCK_SH)
             written = _map(path, file.fileno())
@@ -158,18 +223,12 @@ def _map(path: Path, fd: int) -> PlanFile:
     if size < _HEADER.size:
         raise UsageError(f"{path} is not a plan")
     view = mmap.mmap(fd, size)
-    magic, _, files, groups, path_bytes, snapshot_id, after = _HEADER.unpack_from(view)
-    inodes_at = _HEADER.size + 8 * (groups + 1)
-    path_at = inodes_at + 4 * files
-    if magic != _MAGIC or size != path_at + path_bytes:
-        raise UsageError(f"{path} is not a plan")
-    group_start = np.frombuffer(view, np.int64, groups + 1, _HEADER.size)
-    inodes = np.frombuffer(view, np.uint32, files, inodes_at)
-    if group_start[0] != 0 or group_start[-1] != files or (np.diff(group_start) < 0).any():
-        raise UsageError(f"{path} is not a plan: its groups do not cover its files in order")
-    snapshot_path = os.fsdecode(view[path_at : path_at + path_bytes])
-    plan = ReadingPlan(_text(snapshot_id), inodes, group_start, snapshot_path)
-    return PlanFile(path, plan, _text(after), view)
+    try:
+        header = PlanHeader.of(view)
+        plan = header.plan_in(view)
+    except UsageError as error:
+        raise UsageError(f"{path} is not a plan: {error}") from None
+    return PlanFile(path, plan, header.after, view)
 
 
 def _text(padded: bytes) -> str:

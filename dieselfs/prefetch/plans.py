@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dieselfs.errors import UsageError
 from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan
+from dieselfs.prefetch.plan_file import ReadingPlan
 from dieselfs.prefetch.requirement import MemoryNeed
 from dieselfs.shuffle.shuffle_lists import ListedOrder
 from metadata.snapshot import Snapshot
@@ -55,26 +55,54 @@ class Plan:
         return True
 
 
-class AnnouncedPlan(Plan):
-    """The plan of a reader that publishes its position in a plan file."""
+class PublishedPlan(Protocol):
+    """A plan as its reader has published it: a plan file, or what a mount was told."""
 
-    def __init__(self, file: PlanFile, snapshot: Snapshot) -> None:
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def plan(self) -> ReadingPlan: ...
+
+    @property
+    def after(self) -> str: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the reader still exists and has not withdrawn the plan."""
+        ...
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it was told through the mount (docs/decisions/0023)."""
+        ...
+
+
+class AnnouncedPlan(Plan):
+    """The plan of a reader that publishes its position."""
+
+    def __init__(self, published: PublishedPlan, snapshot: Snapshot) -> None:
         """Create it. Raises `UsageError` if the snapshot lacks files of the plan."""
-        super().__init__(file.id, snapshot, file.after)
-        self._file = file
-        if len(file.plan) and int(file.plan.inodes.max()) >= snapshot.file_count:
+        super().__init__(published.id, snapshot, published.after)
+        self._published = published
+        self.is_foreign = published.is_foreign
+        inodes = published.plan.inodes
+        if len(inodes) and int(inodes.max()) >= snapshot.file_count:
             raise UsageError(
-                f"plan {file.path} names files that snapshot {snapshot.id} does not have"
+                f"plan {published.id} names files that snapshot {snapshot.id} does not have"
             )
 
     @property
     def order(self) -> ReadingPlan:
         """See `Plan`."""
-        return self._file.plan
+        return self._published.plan
 
     def look(self) -> Seen:
-        """Look at the plan file."""
-        return Seen(self._file.position, self._file.is_read)
+        """Look at what the reader has published."""
+        return Seen(self._published.position, self._published.is_read)
 
 
 class ListedPlan(Plan):

@@ -110,17 +110,17 @@ class Prefetcher:
         """The plans that are read now."""
         return tuple(reader.plan for reader in self._planner.readers)
 
-    def follow(self, plan: Plan) -> None:
+    def follow(self, plan: Plan, wait_s: float = _BEGIN_S) -> None:
         """Prefetch for one more plan, now or after its predecessor.
 
         Raises `PlanTooLarge`, or what making a tracker raises. It returns when the plan's order is
-        laid out, some 0.5 s for 1.28 million files.
+        laid out, some 0.5 s for 1.28 million files, or `wait_s` after the plan was accepted.
         """
         if self._planner.add(plan, self._budget_bytes()):
             self._start(plan.snapshot)
         run = self._run
         if run is not None:
-            run.wait_until_begun(_BEGIN_S)
+            run.wait_until_begun(wait_s)
 
     def statistics(self) -> PrefetchStatistics:
         """Return the counters; those of the present are 0 if no plan is read."""

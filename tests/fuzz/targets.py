@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -45,7 +47,9 @@ from dieselfs.cache.wire import frame_header, frames, local_messages
 from dieselfs.cache.wire.fields import block_fields
 from dieselfs.cache.wire.messages import MAX_MEMBERS, MAX_RANGES, Members, ReadFile, ReadRanges
 from dieselfs.errors import PeerRefused, UsageError
-from dieselfs.prefetch.plan_file import ReadingPlan, open_plan, write_plan
+from dieselfs.fuse.control.foreign_plans import ForeignPlans
+from dieselfs.fuse.requests.errnos import RequestRefused
+from dieselfs.prefetch.plan_file import ReadingPlan, encoded_plan, open_plan, write_plan
 from metadata.errors import RecordCorrupt, SnapshotRefused
 from metadata.records import (
     ENTRY,
@@ -93,6 +97,7 @@ def all_targets() -> list[Target]:
         path_lookup_sections(),
         packets(),
         plans(),
+        foreign_plans(),
         peer_frames(),
         peer_handshakes(),
     ]
@@ -380,6 +385,31 @@ def plans() -> Target:
         assert isinstance(found.plan.snapshot_path, str)
 
     return Target("plan", seeds, use, (UsageError,), memory_bytes=4 << 20)
+
+
+def foreign_plans() -> Target:
+    """What a program writes into the control directory, in requests of 4 KiB."""
+    order = np.arange(3000, dtype=np.uint32)
+    plan = ReadingPlan("12-abcdef", order, np.array([0, 700, 3000]), "/snapshots/x")
+    seeds = [b"".join(encoded_plan(plan, position=3, after="0123456789abcdef"))]
+    snapshot: Any = SimpleNamespace(id="12-abcdef", file_count=3000)
+    name = b"0123456789abcdef.plan"
+
+    def use(data: bytes) -> None:
+        told = ForeignPlans(snapshot)
+        told.open(1, name, 1000)
+        try:
+            for start in range(0, len(data), 4096):
+                told.write(1, start, memoryview(data)[start : start + 4096])
+            found = told.find(name, 1000)
+            if found is not None:
+                assert int(found.plan.inodes.max(initial=0)) < 3000
+                assert int(found.plan.group_start[-1]) == len(found.plan) <= 6001
+        finally:
+            told.forget(1)
+            assert told.statistics().bytes == 0
+
+    return Target("foreign plan", seeds, use, (RequestRefused,), memory_bytes=4 << 20)
 
 
 def peer_frames() -> Target:

@@ -124,6 +124,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--broken", default="", help="see `break_fronts`")
     parser.add_argument("--prefill-bytes", type=int)
+    parser.add_argument("--no-foreign-plans", action="store_true")
     return parser.parse_args()
 
 
@@ -142,6 +143,7 @@ def options_of(chosen: argparse.Namespace, task: TaskFolder) -> MountOptions:
         blob_cache=chosen.blob_cache,
         threads=chosen.threads,
         prefill_bytes=chosen.prefill_bytes,
+        foreign_plans=not chosen.no_foreign_plans,
     )
 
 

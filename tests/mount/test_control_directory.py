@@ -46,7 +46,7 @@ def test_the_root_does_not_list_it(kind: str, sample_mount: Mount) -> None:
 
 def test_it_lists_its_files(sample_mount: Mount) -> None:
     assert os.listdir(control(sample_mount)) == [
-        *("dataset.json", "refresh.json", "stats.json"),
+        *("dataset.json", "refresh.json", "snapshot", "stats.json"),
         *("shuffle", "plan"),
     ]
     for folder in ("shuffle", "plan"):
@@ -56,7 +56,8 @@ def test_it_lists_its_files(sample_mount: Mount) -> None:
 
 def test_its_entries_have_their_types(sample_mount: Mount) -> None:
     types = {entry.name: entry.is_dir() for entry in os.scandir(control(sample_mount))}
-    documents = dict.fromkeys(["dataset.json", "refresh.json", "stats.json"], False)
+    names = ["dataset.json", "refresh.json", "snapshot", "stats.json"]
+    documents = dict.fromkeys(names, False)
     assert types == {**documents, "shuffle": True, "plan": True}
     assert stat.S_IMODE((control(sample_mount) / "stats.json").stat().st_mode) == 0o444
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dieselfs.fuse.control.control_files import ControlDirectory
+from dieselfs.fuse.control.foreign_plans import ForeignPlan
 from dieselfs.fuse.fronts.control_mount import ControlMount
 from dieselfs.fuse.mounts.mount_syscalls import attach, detach
 from dieselfs.fuse.requests.attributes import Owner
@@ -39,6 +40,9 @@ class Plans:
         self.is_asked.set()
         self.gate.wait(30)
         return b"taken " + name
+
+    def follow(self, plan: ForeignPlan) -> bytes:
+        return b"followed " + plan.id.encode()
 
     def note_list(self, order: ListedOrder) -> None:
         pass

@@ -127,6 +127,14 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     help="Fetch chunks when the mount starts, as many as fit into node memory.",
 )
 @click.option(
+    "--no-foreign-plans",
+    is_flag=True,
+    help=(
+        "Take no reading orders that programs write into .dieselfs/plan/ (default: from "
+        "everybody who may read the mount)."
+    ),
+)
+@click.option(
     "--prefill",
     type=Size(),
     metavar="SIZE",

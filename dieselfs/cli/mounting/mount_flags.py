@@ -53,6 +53,7 @@ def mount_request(
         task=flags["task"] or options.get("task") or os.environ.get(TASK_VARIABLE) or None,
         shuffle=None if shuffle is None else _parameters(shuffle),
         eviction=_chosen("eviction", EVICTIONS, flags, options),
+        no_foreign_plans=flags["no_foreign_plans"] or "no_foreign_plans" in options,
         preload=flags["preload"] or "preload" in options,
         prefill_bytes=prefill if flags["prefill"] is None else flags["prefill"],
         front=_chosen("front", FRONTS, flags, options) or "auto",

@@ -14,6 +14,7 @@ FLAGS: Final = (
     "refresh",
     "no_index",
     "preload",
+    "no_foreign_plans",
     "no_share",
     "ssd_warmup",
 )

@@ -267,12 +267,20 @@ def rows(sample: Sample, earlier: Sample, *, human: bool) -> list[tuple[str, str
         ("cache nodes", _up(sample, "cache_cluster", "nodes"), ""),
         ("plan: position", _position(sample), ""),
         ("plan: window", size(sample.number("plan.window_bytes")), ""),
+        ("plan: told", _told(sample), ""),
     ]
 
 
 def _position(sample: Sample) -> str:
     files = sample.number("plan.files")
     return f"{sample.number('plan.position'):,.0f} of {files:,.0f}" if files else "no plan"
+
+
+def _told(sample: Sample) -> str:
+    """Return how the plans that are read now were told."""
+    ways = {"shared_memory": "in shared memory", "mount": "through the mount", "lists": "by a list"}
+    counts = {way: sample.number(f"plan_sources.{name}") for name, way in ways.items()}
+    return ", ".join(f"{count:,.0f} {way}" for way, count in counts.items() if count) or "no plan"
 
 
 def _up(sample: Sample, part: str, what: str) -> str:

@@ -31,7 +31,9 @@ PLAN_README: Final = b"""\
 A program that knows its reading order writes it as a plan into the folder that dataset.json calls
 node_memory, and looks up the plan's id here. What it reads says whether the mount \
 fetches ahead of it.
-dieselfs.prefetch.announcement does both.
+A program that cannot write there writes the plan here, into ID.plan, keeps it open, and reads
+ID.plan. ID is 16 hexadecimal digits.
+dieselfs.prefetch.announcement does all of it.
 """
 
 

@@ -2,9 +2,11 @@
 
     .dieselfs/dataset.json       what is mounted
     .dieselfs/stats.json         counters, fresh at every look-up
+    .dieselfs/snapshot           the snapshot file, for readers that cannot open it elsewhere
     .dieselfs/refresh.json       how often a newer snapshot was asked for, and the outcome
     .dieselfs/shuffle/README     how to name a list
     .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
+    .dieselfs/plan/<id>.plan     a plan that its reader writes (`foreign_plans`)
     .dieselfs/plan/<id>          whether a plan is prefetched, from its first look-up on
 
 A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
@@ -28,6 +30,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from dieselfs.fuse.control.control_documents import PLAN_README, SHUFFLE_README
+from dieselfs.fuse.control.foreign_plans import ForeignPlan, ForeignPlans
 from dieselfs.fuse.mounts.control_names import PLAN_NAME, README_NAME, SHUFFLE_NAME
 from dieselfs.fuse.requests.attributes import DIRECTORY_BYTES, NodeAttributes
 from dieselfs.fuse.requests.errnos import RequestRefused
@@ -39,6 +42,7 @@ from metadata.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 _FOLDERS: Final = {SHUFFLE_NAME: SHUFFLE_NODE, PLAN_NAME: PLAN_NODE}
+_PLAN_MODE: Final = stat.S_IFREG | 0o666
 MAX_FILES: Final = 10_000
 """The kernel forgets unused nodes; if it does not, the oldest are dropped and become stale."""
 
@@ -47,7 +51,7 @@ MAX_FILES: Final = 10_000
 class _ControlFile:
     size: int
     mtime_ns: int
-    content: bytes | ListedOrder
+    content: bytes | memoryview | ListedOrder
     """The bytes of a document, or the order that rebuilds a dropped list."""
     lookups: int = 0
     """Look-ups of this node that the kernel has not yet forgotten."""
@@ -61,6 +65,10 @@ class Plans(Protocol):
 
         May block.
         """
+        ...
+
+    def follow(self, plan: ForeignPlan) -> bytes:
+        """Take a plan that a reader has written, likewise."""
         ...
 
     def note_list(self, order: ListedOrder) -> None:
@@ -77,21 +85,22 @@ class ControlDirectory:
 
     def __init__(
         self,
-        documents: Mapping[bytes, Callable[[], bytes]],
+        documents: Mapping[bytes, Callable[[], bytes | memoryview]],
         lists: ShuffleLists,
         snapshot: Snapshot,
         plans: Plans | None = None,
+        foreign_plans: ForeignPlans | None = None,
     ) -> None:
         """Create the directory.
 
         `documents` gives the content of each file of `.dieselfs/` at the time of the call. Shuffled
-        orders are those of `snapshot`.
+        orders are those of `snapshot`. Without `foreign_plans`, no plan is written here (EACCES).
         """
         self._lists = lists
-        self._plans = plans
+        self._plans, self._foreign_plans = plans, foreign_plans
         self._snapshot = snapshot
         self._started_ns = time.time_ns()
-        self._documents = {
+        self._documents: dict[int, dict[bytes, Callable[[], bytes | memoryview]]] = {
             CONTROL_NODE: dict(documents),
             SHUFFLE_NODE: {README_NAME: lambda: SHUFFLE_README},
             PLAN_NODE: {README_NAME: lambda: PLAN_README},
@@ -103,8 +112,8 @@ class ControlDirectory:
         self.reads = 0
         """READs of control files since the mount began."""
 
-    def lookup(self, parent: int, name: bytes) -> NodeAttributes:
-        """Return the node of a name; this counts as one look-up of the node."""
+    def lookup(self, parent: int, name: bytes, user: int = 0) -> NodeAttributes:
+        """Return the node of a name for a user; this counts as one look-up of the node."""
         if parent == CONTROL_NODE and name in _FOLDERS:
             return self.attributes(_FOLDERS[name])
         write = self._documents.get(parent, {}).get(name)
@@ -112,11 +121,36 @@ class ControlDirectory:
             return self._new_document(write())
         if parent == SHUFFLE_NODE and b"=" in name:
             return self._list(ListedOrder(self._snapshot, _parameters(name)))
+        if parent == PLAN_NODE and ForeignPlans.names(name):
+            return self._plan_file(name, user)
         if parent == PLAN_NODE and self._plans is not None:
             return self._new_document(self._plans.take(name))
         raise RequestRefused(errno.ENOENT)
 
-    def _new_document(self, content: bytes) -> NodeAttributes:
+    def _plan_file(self, name: bytes, user: int) -> NodeAttributes:
+        """Return a new node for a plan, or the document that answers a whole one."""
+        if self._foreign_plans is None or self._plans is None:
+            raise RequestRefused(errno.EACCES)
+        written = self._foreign_plans.find(name, user)
+        if written is not None:
+            return self._new_document(self._plans.follow(written))
+        with self._lock:
+            node = next(self._next_node)
+        self._foreign_plans.open(node, name, user)
+        return self.attributes(node)
+
+    def is_plan(self, node: int) -> bool:
+        """Return True if a node is a plan that may be written."""
+        return self._foreign_plans is not None and self._foreign_plans.has(node)
+
+    def write(self, node: int, start: int, data: memoryview) -> None:
+        """Write into a plan; EROFS for anything else, and see `ForeignPlans.write`."""
+        if self._foreign_plans is None or not self._foreign_plans.has(node):
+            is_gone = node not in self._documents and node not in self._files
+            raise RequestRefused(errno.ESTALE if is_gone else errno.EROFS)
+        self._foreign_plans.write(node, start, data)
+
+    def _new_document(self, content: bytes | memoryview) -> NodeAttributes:
         with self._lock:
             return self._looked_up(self._add(_ControlFile(len(content), time.time_ns(), content)))
 
@@ -147,6 +181,9 @@ class ControlDirectory:
 
     def attributes(self, node: int) -> NodeAttributes:
         """Return a node's attributes; ESTALE if the kernel has forgotten it, or it was dropped."""
+        if self._foreign_plans is not None and self._foreign_plans.has(node):
+            size = self._foreign_plans.size(node)
+            return NodeAttributes(node, _PLAN_MODE, size, self._started_ns, valid_s=0)
         if node not in self._documents:
             return _shown(node, self._file(node))
         folders = len(_FOLDERS) if node == CONTROL_NODE else 0
@@ -172,6 +209,8 @@ class ControlDirectory:
         """Return bytes [start, start + size), as far as the file reaches."""
         if node in self._documents:
             raise RequestRefused(errno.EISDIR)
+        if self.is_plan(node):
+            return memoryview(b"")
         with self._lock:
             self.reads += 1
         content = self._file(node).content
@@ -183,6 +222,8 @@ class ControlDirectory:
 
     def forget(self, node: int, lookups: int) -> None:
         """Take back `lookups` look-ups of `node`, which the kernel forgets."""
+        if self._foreign_plans is not None:
+            self._foreign_plans.forget(node)
         with self._lock:
             file = self._files.get(node)
             if file is None:

@@ -6,6 +6,7 @@ fresh node at each look-up.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -14,18 +15,23 @@ import numpy as np
 from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.directory_entries import DIRECTORY_TYPE, FILE_TYPE
-from dieselfs.fuse.requests.errnos import logged_errno
+from dieselfs.fuse.requests.errnos import RequestRefused, logged_errno
 from dieselfs.fuse.requests.kernel_connection import Answer, KernelRequest, Part, Pending
 from dieselfs.fuse.requests.kernel_protocol import (
     BATCH_FORGET_IN,
     DIRECTORY_ENTRY,
     FORGET_IN,
+    IOCTL_IN,
+    IOCTL_OUT,
     NAMES,
     READ_IN,
+    WRITE_IN,
+    WRITE_OUT,
     Opcode,
 )
 from dieselfs.fuse.requests.nodes import CONTROL_NODE, DATASET_NODES, FIRST_CONTROL_FILE_NODE
 from dieselfs.fuse.requests.pending_reads import PendingReads
+from dieselfs.prefetch.plan_ioctl import PLAN_ARGUMENT, is_plan_command
 
 CONTROL_THREADS: Final = 4
 """The most requests that wait at a time: one slow plan or list does not stop the others."""
@@ -59,6 +65,8 @@ class ControlRequests:
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
             Opcode.READ: self._read,
+            Opcode.WRITE: self._write,
+            Opcode.IOCTL: self._control_plan,
             Opcode.READDIR: lambda request: self._list(request, b""),
             Opcode.READDIRPLUS: lambda request: self._list(request, _NO_ATTRIBUTES),
         }
@@ -96,7 +104,8 @@ class ControlRequests:
 
     def _lookup(self, request: KernelRequest) -> Sequence[Part]:
         name = bytes(request.body[:-1])
-        return [self._control.lookup(self._inside(request.node), name).entry(self._owner)]
+        found = self._control.lookup(self._inside(request.node), name, request.user)
+        return [found.entry(self._owner)]
 
     def _getattr(self, request: KernelRequest) -> Sequence[Part]:
         found = self._control.attributes(self._inside(request.node))
@@ -105,6 +114,22 @@ class ControlRequests:
     def _read(self, request: KernelRequest) -> Sequence[Part]:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         return [self._control.read(self._inside(request.node), start, size)]
+
+    def _write(self, request: KernelRequest) -> Sequence[Part]:
+        _, start, size, *_ = WRITE_IN.unpack_from(request.body)
+        node = self._inside(request.node)
+        self._control.write(node, start, request.body[WRITE_IN.size :][:size])
+        return [WRITE_OUT.pack(size, 0)]
+
+    def _control_plan(self, request: KernelRequest) -> Sequence[Part]:
+        """Take bytes of a plan from a program whose view of the mount is read-only."""
+        _, _, command, _, size, _ = IOCTL_IN.unpack_from(request.body)
+        argument = request.body[IOCTL_IN.size :][:size]
+        if not is_plan_command(command) or len(argument) < PLAN_ARGUMENT.size:
+            raise RequestRefused(errno.ENOTTY)
+        (start,) = PLAN_ARGUMENT.unpack_from(argument)
+        self._control.write(request.node, start, argument[PLAN_ARGUMENT.size :])
+        return [IOCTL_OUT.pack(0, 0, 0, 0)]
 
     def _list(self, request: KernelRequest, head: bytes) -> Sequence[Part]:
         _, start, size, *_ = READ_IN.unpack_from(request.body)

@@ -13,7 +13,14 @@ from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.control.control_requests import ControlRequests, Reply
 from dieselfs.fuse.requests.attributes import MAX_NAME_BYTES, Owner
 from dieselfs.fuse.requests.kernel_connection import Answer, KernelConnection, KernelRequest
-from dieselfs.fuse.requests.kernel_protocol import ROOT_NODE, Opcode, statfs_reply
+from dieselfs.fuse.requests.kernel_protocol import (
+    DIRECT_IO,
+    NO_FLUSH,
+    OPEN_OUT,
+    ROOT_NODE,
+    Opcode,
+    statfs_reply,
+)
 from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.requests.read_only_requests import (
     ReadOnlyRequests,
@@ -34,11 +41,15 @@ class ControlServer:
         reply: Reply,
     ) -> None:
         """Requests that may block are `pending`, and answered by `reply`."""
+        self._directory = control
         self._control = ControlRequests(control, owner, pending, reply, directory=ROOT_NODE)
+        read_only = ReadOnlyRequests(connection, statfs_reply(0, 0, MAX_NAME_BYTES)).answers
+        self._open_to_read = read_only[Opcode.OPEN]
         self._answers: dict[int, Callable[[KernelRequest], Answer]] = {
-            **ReadOnlyRequests(connection, statfs_reply(0, 0, MAX_NAME_BYTES)).answers,
+            **read_only,
             Opcode.GETXATTR: lambda request: get_extended_attribute(request, {}),
             Opcode.LISTXATTR: lambda request: list_extended_attributes(request, {}),
+            Opcode.OPEN: self._open,
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget,
         }
@@ -52,6 +63,12 @@ class ControlServer:
             return self._control.answer(request)
         handler = self._answers.get(request.opcode)
         return errno.ENOSYS if handler is None else handler(request)
+
+    def _open(self, request: KernelRequest) -> Answer:
+        """Open a plan that is to be written, and anything else for reading."""
+        if self._directory.is_plan(request.node):
+            return [OPEN_OUT.pack(request.node, DIRECT_IO | NO_FLUSH, 0)]
+        return self._open_to_read(request)
 
     def _forget(self, request: KernelRequest) -> Answer:
         self._control.forget(request)

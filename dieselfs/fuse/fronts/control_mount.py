@@ -46,14 +46,14 @@ class ControlMount:
         self.mount = -1
         """The detached mount, to be shown; -1 if the caller has created it."""
         if fuse is None:
-            made = new_fuse_mount(source)
+            made = new_fuse_mount(source, is_writable=True)
             fuse, self.mount = made.connection, made.mount
         self._on_end = on_end
         self._ends = threading.Event()
         self._reply_lock = threading.Lock()
         self._is_closed = False
         self._pending = PendingReads(CONTROL_THREADS)
-        self._connection = KernelConnection(fuse, is_tree=True)
+        self._connection = KernelConnection(fuse, is_tree=True, is_writable=True)
         server = ControlServer(self._connection, control, owner, self._pending, self._reply)
         self._connection.start(server, self._ends.set)
         self._thread = threading.Thread(target=self._wait_for_end, name="control", daemon=True)

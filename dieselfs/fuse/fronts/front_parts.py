@@ -49,6 +49,8 @@ class MountOptions:
 
     With None no plan is prefetched.
     """
+    foreign_plans: bool = True
+    """Take plans that readers write into the control directory."""
     memory_bytes: int = 0
     """Bytes of node memory and of page-cache prefill for plans, together."""
     shuffle: ShuffleParameters | None = None

@@ -10,6 +10,8 @@ CONTROL_FOLDER: Final = CONTROL_NAME.decode()
 DATASET_NAME: Final = b"dataset.json"
 STATISTICS_NAME: Final = b"stats.json"
 REFRESH_NAME: Final = b"refresh.json"
+SNAPSHOT_NAME: Final = b"snapshot"
+"""The snapshot file itself, for readers that cannot open the one that `dataset.json` names."""
 SHUFFLE_NAME: Final = b"shuffle"
 PLAN_NAME: Final = b"plan"
 README_NAME: Final = b"README"

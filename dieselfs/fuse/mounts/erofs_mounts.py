@@ -25,6 +25,8 @@ from dieselfs.errors import MountError
 from dieselfs.fuse.mounts.control_names import CONTROL_FOLDER
 from dieselfs.fuse.mounts.loop_devices import attach_loop
 from dieselfs.fuse.mounts.mount_syscalls import (
+    ATTR_READ_ONLY,
+    SAFE,
     Option,
     attach,
     attach_inside,
@@ -54,13 +56,20 @@ class FuseMount:
 
 
 def new_fuse_mount(
-    source: str, *, allow_other: bool = True, uid: int = 0, gid: int = 0
+    source: str,
+    *,
+    allow_other: bool = True,
+    is_writable: bool = False,
+    uid: int = 0,
+    gid: int = 0,
 ) -> FuseMount:
     """Create a detached FUSE mount; needs root. Raises `OSError`.
 
-    `source` is what mount tables show, `uid` and `gid` are the server's.
+    `source` is what mount tables show, `uid` and `gid` are the server's. With `is_writable` the
+    server itself refuses what may not be written; the kernel does not look at modes.
     """
     others: list[Option] = [("allow_other", None)] if allow_other else []
+    modes: list[Option] = [] if is_writable else [("default_permissions", None)]
     connection = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     try:
         mount = new_mount(
@@ -72,9 +81,10 @@ def new_fuse_mount(
                 ("rootmode", "40000"),
                 ("user_id", str(uid)),
                 ("group_id", str(gid)),
-                ("default_permissions", None),
+                *modes,
                 *others,
             ],
+            SAFE & ~ATTR_READ_ONLY if is_writable else SAFE,
         )
     except BaseException:
         os.close(connection)

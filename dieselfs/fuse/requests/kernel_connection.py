@@ -53,6 +53,8 @@ class KernelRequest(NamedTuple):
     """The thread that makes it, in this process's pid namespace; 0 for the kernel itself."""
     body: memoryview
     """The body, valid until the handler returns."""
+    user: int = 0
+    """The user id of the process that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,15 @@ class KernelConnection:
     """One connection. Thread-safe. `fd` is the caller's, to close after `stop`."""
 
     def __init__(
-        self, fd: int, *, is_tree: bool, in_flight: InFlight | None = None, threads: int = THREADS
+        self,
+        fd: int,
+        *,
+        is_tree: bool,
+        is_writable: bool = False,
+        in_flight: InFlight | None = None,
+        threads: int = THREADS,
     ) -> None:
-        """Prepare a connection; for `is_tree` see `answer_init`.
+        """Prepare a connection; for `is_tree` and `is_writable` see `answer_init`.
 
         `in_flight` has the requests that the former server left, or is an empty table. `threads`
         receive at a time.
@@ -92,7 +100,7 @@ class KernelConnection:
         """The result of INIT; None until then, and in a process that took the connection over."""
         self.counts: dict[str, int] = {}
         """Requests by kind."""
-        self._is_tree = is_tree
+        self._is_tree, self._is_writable = is_tree, is_writable
         self._threads = ReceivingThreads(self._receiver, threads)
         self._handler: Handler
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -211,10 +219,12 @@ class KernelConnection:
 
     def _take(self, message: memoryview) -> Work | None:
         """Answer a request, or return the work that will."""
-        _, opcode, unique, node, _, _, pid, _, _ = IN_HEADER.unpack_from(message)
+        _, opcode, unique, node, user, _, pid, _, _ = IN_HEADER.unpack_from(message)
         body = message[IN_HEADER.size :]
         if opcode == Opcode.INIT:
-            self.agreed, reply = answer_init(body, is_tree=self._is_tree)
+            self.agreed, reply = answer_init(
+                body, is_tree=self._is_tree, is_writable=self._is_writable
+            )
             self.reply(unique, [reply])
             return None
         if self._in_flight is not None and opcode not in NO_REPLY:
@@ -222,7 +232,7 @@ class KernelConnection:
         kind = NAMES.get(opcode) or f"opcode {opcode}"
         self.counts[kind] = self.counts.get(kind, 0) + 1
         try:
-            answer = self._handler.answer(KernelRequest(opcode, unique, node, pid, body))
+            answer = self._handler.answer(KernelRequest(opcode, unique, node, pid, body, user))
         except Exception:
             log.exception("%s of node %d failed unexpectedly: EIO", kind, node)
             answer = errno.EIO

@@ -18,7 +18,9 @@ PAGE_BYTES: Final = 4096
 MAX_READ_BYTES: Final = 1 << 20
 """The largest READ, 256 pages: the most that kernels before 6.13 allow."""
 REQUEST_BYTES: Final = 1 << 17
-"""A buffer for any request that a read-only mount gets; the kernel refuses less than 8 KiB."""
+"""A buffer for any request; the kernel refuses less than 8 KiB, and less than a WRITE needs."""
+WRITE_BYTES: Final = REQUEST_BYTES - PAGE_BYTES
+"""The largest WRITE: whole pages beside its header in the buffer."""
 FOREVER_S: Final = 10 * 365 * 86400
 """The time for which the kernel may trust what cannot change.
 
@@ -84,6 +86,7 @@ NAMES: Final = {
     Opcode.OPEN: "open",
     Opcode.READ: "read",
     Opcode.STATFS: "statfs",
+    Opcode.WRITE: "write",
     Opcode.RELEASE: "release",
     Opcode.GETXATTR: "getxattr",
     Opcode.LISTXATTR: "listxattr",
@@ -118,6 +121,14 @@ OUT_HEADER: Final = struct.Struct("=IiQ")
 """length, error, unique; a notification has unique 0 and its kind as error."""
 READ_IN: Final = struct.Struct("=QQIIQII")
 """handle, offset, size, read_flags, lock_owner, flags, padding"""
+WRITE_IN: Final = struct.Struct("=QQIIQII")
+"""handle, offset, size, write_flags, lock_owner, flags, padding; then the bytes"""
+WRITE_OUT: Final = struct.Struct("=II")
+"""size, padding"""
+IOCTL_IN: Final = struct.Struct("=QIIQII")
+"""handle, flags, command, argument, size in, size out; then the bytes of the argument"""
+IOCTL_OUT: Final = struct.Struct("=iIII")
+"""result, flags, and the lengths of two lists that a restricted ioctl does not have"""
 OPEN_OUT: Final = struct.Struct("=QII")
 """handle, open_flags, backing_id"""
 RELEASE_IN: Final = struct.Struct("=QIIQ")
@@ -145,11 +156,14 @@ _INIT_IN = struct.Struct("=5I")
 _INIT_OUT = struct.Struct("=4I2H2I2H2I24x")
 _STORE = struct.Struct("=QQII")
 
+DIRECT_IO: Final = 1 << 0
 KEEP_CACHE: Final = 1 << 1
 CACHE_DIR: Final = 1 << 3
 NO_FLUSH: Final = 1 << 5
 
 _ASYNC_READ = 1 << 0
+_ATOMIC_O_TRUNC = 1 << 3
+_BIG_WRITES = 1 << 5
 _DO_READDIRPLUS = 1 << 13
 _ASYNC_DIO = 1 << 15
 _NO_OPEN_SUPPORT = 1 << 17
@@ -166,6 +180,7 @@ They are enough to fill the page cache from memory; chunks hide a store's latenc
 """
 _FLAGS_ALWAYS: Final = _ASYNC_READ | _ASYNC_DIO | _MAX_PAGES | _PARALLEL_DIROPS | _INIT_EXT
 _FLAGS_OF_TREES: Final = _DO_READDIRPLUS | _NO_OPEN_SUPPORT | _NO_OPENDIR_SUPPORT
+_FLAGS_OF_WRITABLE: Final = _DO_READDIRPLUS | _NO_OPENDIR_SUPPORT | _ATOMIC_O_TRUNC | _BIG_WRITES
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +196,21 @@ class Init:
         return bool(self.flags & _NO_OPEN_SUPPORT and self.flags & _NO_OPENDIR_SUPPORT)
 
 
-def answer_init(body: memoryview, *, is_tree: bool) -> tuple[Init, bytes]:
+def answer_init(
+    body: memoryview, *, is_tree: bool, is_writable: bool = False
+) -> tuple[Init, bytes]:
     """Return the agreement with the kernel, and the reply that states it.
 
-    With `is_tree`, the mount shows many files, not one blob. The kernel refuses names longer than
-    this protocol's minor version defines, so no more than 45 is claimed.
+    With `is_tree`, the mount shows many files, not one blob. With `is_writable`, some of them are
+    written; each OPEN is a request then, so that it can be refused. The kernel refuses names longer
+    than this protocol's minor version defines, so no more than 45 is claimed.
     """
     _, minor, readahead, flags, upper = _INIT_IN.unpack_from(
         bytes(body).ljust(_INIT_IN.size, b"\0")
     )
     offered = flags | (upper << 32 if flags & _INIT_EXT else 0)
-    wanted = _FLAGS_ALWAYS | _HAS_RESEND | (_FLAGS_OF_TREES if is_tree else 0)
+    more = _FLAGS_OF_WRITABLE if is_writable else _FLAGS_OF_TREES if is_tree else 0
+    wanted = _FLAGS_ALWAYS | _HAS_RESEND | more
     agreed = offered & wanted
     reply = _INIT_OUT.pack(
         7,
@@ -200,7 +219,7 @@ def answer_init(body: memoryview, *, is_tree: bool) -> tuple[Init, bytes]:
         agreed & 0xFFFFFFFF,
         _MAX_BACKGROUND,
         _MAX_BACKGROUND,
-        PAGE_BYTES,
+        WRITE_BYTES if is_writable else PAGE_BYTES,
         1,
         MAX_READ_BYTES // PAGE_BYTES,
         0,

@@ -189,10 +189,14 @@ class RequestHandler:
         finally:
             os.close(made.mount)
 
-    def _fuse_mount(self, source: str, *, allow_other: bool) -> FuseMount:
+    def _fuse_mount(
+        self, source: str, *, allow_other: bool, is_writable: bool = False
+    ) -> FuseMount:
         """Return a detached FUSE mount whose user is the peer."""
         uid, gid = self._peer.uid, self._peer.gid
-        return new_fuse_mount(source, allow_other=allow_other, uid=uid, gid=gid)
+        return new_fuse_mount(
+            source, allow_other=allow_other, is_writable=is_writable, uid=uid, gid=gid
+        )
 
     def _control(self, root: int) -> str:
         entry = check_owned(root, self._peer.uid, self._images)
@@ -201,7 +205,7 @@ class RequestHandler:
         place = control_place(root)
         try:
             allow_other = self._settings.allow_other and not is_private
-            made = self._fuse_mount(CONTROL_SOURCE, allow_other=allow_other)
+            made = self._fuse_mount(CONTROL_SOURCE, allow_other=allow_other, is_writable=True)
             try:
                 attach(made.mount, place)
                 self._done(made.connection)

@@ -43,6 +43,7 @@ class MountRequest:
     shuffle: ShuffleParameters | None = None
     eviction: PolicyName | None = None
     preload: bool = False
+    no_foreign_plans: bool = False
     prefill_bytes: int | None = None
     front: WantedFront = "auto"
     blob_cache: WantedCache = "auto"
@@ -79,6 +80,7 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
     command += ["--allow-other"] if request.allow_other else []
     command += ["--nonempty"] if request.nonempty else []
     command += ["--preload"] if request.preload else []
+    command += ["--no-foreign-plans"] if request.no_foreign_plans else []
     command += ["--no-share"] if request.peers.no_share else []
     if request.ssd.warmup is not None:
         command += ["--ssd-warmup" if request.ssd.warmup else "--no-ssd-warmup"]

@@ -123,6 +123,7 @@ def mount_options(config: Config, request: MountRequest) -> MountOptions:
         front=request.front,
         blob_cache=request.blob_cache,
         shuffle=request.shuffle,
+        foreign_plans=not request.no_foreign_plans,
         prefill_bytes=request.prefill_bytes,
         threads=request.threads,
     )

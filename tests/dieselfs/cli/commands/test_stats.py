@@ -79,6 +79,7 @@ def test_node_memory_and_the_plan_are_shown() -> None:
                 },
             },
             "plan": {"files": 6000, "position": 1500, "window_bytes": 2 << 20, "late": 5},
+            "plan_sources": {"shared_memory": 0, "mount": 2, "lists": 1},
         }
     )
     shown = {what: total for what, total, _ in rows(sample, Sample(), human=True)}
@@ -89,6 +90,7 @@ def test_node_memory_and_the_plan_are_shown() -> None:
     assert shown["reads that bypassed node memory"] == "7"
     assert shown["waits over 1 ms"] == "3"
     assert (shown["plan: position"], shown["plan: window"]) == ("1,500 of 6,000", "2.0 MiB")
+    assert shown["plan: told"] == "2 through the mount, 1 by a list"
     assert shown["plan: late chunks"] == "5"
     assert ("plan: position", "no plan", "") in rows(Sample(), Sample(), human=False)
 
