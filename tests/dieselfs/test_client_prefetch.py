@@ -223,7 +223,7 @@ def test_an_error_of_the_program_is_not_lost(
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(NodeMemory, "fetch_block", fails)
+    monkeypatch.setattr(NodeMemory, "fetch_blocks", fails)
     with pytest.raises(ZeroDivisionError):
         client.prefetch(small(client), wait=True)
     handle = client.prefetch(small(client))

@@ -294,13 +294,6 @@ class NodeMemory:
         """
         fetch_ahead(self._membership.master(), blocks)
 
-    def fetch_block(self, block: CacheBlock) -> None:
-        """Return when the block is in node memory, ahead of its readers.
-
-        Raises as `fetch` does.
-        """
-        self._membership.master().fetch(block, ahead=True)
-
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """Have the blocks fetched in the background, in order, as far as there is room.
 

@@ -37,8 +37,8 @@ _NO_ROOM: Final = (
 class FetchingMemory(Protocol):
     """Node memory as its warm-up uses it: `NodeMemory`."""
 
-    def fetch_block(self, block: CacheBlock) -> None:
-        """Return when the block is cached, ahead of its readers; see `MasterPort.fetch`."""
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        """Return when the blocks are cached, ahead of their readers; see `MasterPort.fetch`."""
         ...
 
 
@@ -100,7 +100,7 @@ class MemoryTarget:
         if self._least_refused is not None and unit.length >= self._least_refused:
             return "no room"
         try:
-            self._memory.fetch_block(unit)
+            self._memory.fetch_blocks([unit])
         except CacheFull:
             with self._lock:
                 known = self._least_refused

@@ -138,6 +138,20 @@ def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
         assert nodes.ssd_bytes == 128 << 20
 
 
+def test_a_warm_up_that_a_node_refuses_says_so(
+    dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cache.cluster.cache_node.OPEN_S", 0.1)
+    (tmp_path / "ssd").write_text("this is no folder")
+    with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (_, client):
+        target = ClusterTarget(
+            SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings, 0.0
+        )
+        report, nodes = warm_cluster(target, WarmUp(target, client.chunks), lambda n, size: None)
+        assert (report.state, nodes.ssd_bytes) == ("failed", 0)
+        assert report.refused_for("not admitted") == report.chunks - report.loaded > 0
+
+
 def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
     dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
