@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from chunkstore.chunk_reader import ChunkReader
 from dieselfs.config import Config, load_config
 from dieselfs.dataset.dataset import Dataset
+from dieselfs.errors import NotYetSupported
 
 if TYPE_CHECKING:
     from dieselfs.cache.ports.verified_source import VerifiedSource
@@ -19,10 +21,16 @@ _SSD_OPENS_S: Final = 0.5
 def store_source(dataset: Dataset, ssd: SsdChoice, config: Config | None = None) -> VerifiedSource:
     """Return the reader of a dataset's chunks. Without `config` the environment names a tier.
 
-    The call waits briefly until the tier is open, so that its cached chunks are found.
+    The call waits briefly until the tier is open, so that its cached chunks are found. Raises
+    `NotYetSupported` for a tier on another system than Linux.
     """
     if ssd is None or (ssd == "configured" and (config or load_config()).ssd is None):
         return ChunkReader(dataset.store, dataset.ref)
+    if sys.platform != "linux":
+        raise NotYetSupported(
+            f"the SSD tier needs Linux, and this is {sys.platform}",
+            "leave it out: ssd=None, and no DIESELFS_SSD",
+        )
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.read_stack import ReadStack
     from dieselfs.cache.ssd.settings import chosen_tier, shared_tier

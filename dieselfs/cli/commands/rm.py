@@ -11,9 +11,9 @@ from dieselfs.cli.command import command, dry_run_option, recursive_option, yes_
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import for_each
-from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.rendering.output import counted, printable
 from dieselfs.dataset.address import DatasetAddress, parse_address
-from dieselfs.errors import Refused, UsageError
+from dieselfs.errors import DieselFSError, Refused, UsageError
 
 if TYPE_CHECKING:
     from dieselfs.client import Client
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="Refuse to delete more than N files.",
 )
+@click.option(
+    "--publish/--no-publish",
+    default=True,
+    help="At the end, publish a snapshot for mounts without an index (default).",
+)
 def rm(
     context: CommandContext,
     addresses: tuple[str, ...],
@@ -44,11 +49,14 @@ def rm(
     dry_run: bool,
     yes: bool,
     max_delete: int | None,
+    publish: bool,
 ) -> int:
     """Delete files or, with -r, directories of a dataset.
 
-    Earlier snapshots keep what is deleted. Use `dlcmd dataset rm` to remove a whole dataset.
+    Earlier snapshots keep what is deleted. At the end the command publishes a snapshot of each
+    dataset, as `dlcmd put` does. Use `dlcmd dataset rm` to remove a whole dataset.
     """
+    changed: dict[str, DatasetAddress] = {}
 
     def delete(text: str) -> None:
         address = _checked(parse_address(text))
@@ -65,12 +73,38 @@ def rm(
             confirm(f"delete {address} ({counted(count, 'file')})", yes=yes)
             deleted = client.delete_tree(address.path)
             client.flush()
+        changed[address.dataset] = address
         context.output.done(
             {"dataset": address.dataset, "path": address.path, "deleted": deleted},
             f"deleted {address} ({counted(deleted, 'file')})",
         )
 
-    return for_each(addresses, delete, as_json=context.output.json)
+    code = for_each(addresses, delete, as_json=context.output.json)
+    for address in changed.values() if publish else ():
+        _publish(context, address)
+    return code
+
+
+def _publish(context: CommandContext, address: DatasetAddress) -> None:
+    """Publish a snapshot of the dataset; a failure is noted, and what was deleted stays deleted."""
+    from chunkstore.errors import ChunkStoreError
+    from dieselfs.snapshots.put_snapshots import publish_put
+    from metadata.errors import MetadataError
+
+    dataset, error = address.dataset, ""
+    try:
+        with context.client(address) as client:
+            shown = publish_put(client.dataset, context.snapshot_folder).snapshot_id
+    except (ChunkStoreError, MetadataError, DieselFSError, OSError) as failure:
+        shown, error = "", str(failure) or type(failure).__name__
+    record = {"dataset": dataset, "snapshot": shown or None, "snapshot_error": error or None}
+    context.output.done(
+        record,
+        f"snapshot {shown.partition('-')[0]} of {dataset} published"
+        if shown
+        else f"the files are deleted, but no snapshot was published: {printable(error)}; mounts "
+        f"without an index show the older one: run `dlcmd snapshot create {dataset}`",
+    )
 
 
 def _checked(address: DatasetAddress) -> DatasetAddress:

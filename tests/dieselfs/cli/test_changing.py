@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.errors import StoreFull
 from chunkstore.leases import Lease, new_lease_id, write_lease
 from dieselfs.assembly import open_index, open_store
 from dieselfs.client import Client
@@ -25,6 +26,33 @@ def test_rm_deletes_files_and_with_r_directories(dlcmd: Dlcmd) -> None:
     assert dlcmd("rm", "-y", "pets:cat").code == 2
     assert dlcmd("rm", "-y", "-r", "pets:cat", "pets:readme.txt").code == 0
     assert dlcmd("ls", "pets").lines == ["dog/", "odd/"]
+
+
+def published(dlcmd: Dlcmd) -> list[int]:
+    found = dlcmd("--json", "snapshot", "ls", "pets").records
+    return [record["generation"] for record in found if record["published"]]
+
+
+def test_rm_publishes_one_snapshot_as_put_does(
+    dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = published(dlcmd)
+    assert dlcmd("rm", "-y", "--no-publish", "pets:readme.txt").code == 0
+    assert published(dlcmd) == before
+    records = dlcmd("--json", "rm", "-y", "pets:cat/1.jpg", "pets:cat/2.jpg").records
+    assert [record.get("path") for record in records] == ["cat/1.jpg", "cat/2.jpg", None]
+    [shown] = set(published(dlcmd)) - set(before)
+    assert records[-1]["snapshot"].startswith(f"{shown}-")
+    assert dlcmd("rm", "-y", "pets:nothing").code == 4
+    assert dlcmd("rm", "-n", "-r", "pets:dog").code == 0
+    assert published(dlcmd) == [*before, shown]
+
+    def full(*_: object) -> None:
+        raise StoreFull("no space left")
+
+    monkeypatch.setattr("dieselfs.snapshots.put_snapshots.publish_snapshot", full)
+    result = dlcmd("rm", "-y", "-r", "pets:dog")
+    assert (result.code, "no space left; mounts without" in result.err) == (0, True)
 
 
 @pytest.mark.parametrize("flag", ["-n", "--dry-run", "--dryrun", "--dry"])
