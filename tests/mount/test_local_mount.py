@@ -110,6 +110,16 @@ def require_tree(mountpoint: Path, source: Path) -> None:
             assert found[path] == node, path
 
 
+def test_a_local_mount_that_is_older_than_the_store_says_so(node: Node) -> None:
+    node.dlcmd("warmup", "--pin-mount", "pets")
+    assert "later" not in node.dlcmd("mount", "--no-index", "pets", node.other)
+    write_file(node.source / "new", b"new")
+    node.dlcmd("put", "--no-publish", f"{node.source}/", "pets", "-j", "1")
+    said = node.dlcmd("mount", "--no-index", "pets", node.mountpoint)
+    assert "front: local" in said
+    assert f"{node.mountpoint} shows generation 2 of pets, but the store is at 3, 1 commit" in said
+
+
 @pytest.mark.parametrize("front", [[], ["--front", "erofs-loop"], ["--blob-cache", "buffered"]])
 def test_a_mount_without_a_daemon_and_without_the_store(node: Node, front: list[str]) -> None:
     (node.source / "class0/link").symlink_to("../large")

@@ -274,7 +274,7 @@ def _refresh(context: CommandContext, request: MountRequest, running: MountInfo)
     from dieselfs.fuse.mounts.mount_table import MountState
     from dieselfs.fuse.starting.local_start import refresh_locally
     from dieselfs.fuse.starting.mount_settings import opened
-    from dieselfs.fuse.starting.store_probe import stale_note
+    from dieselfs.fuse.starting.store_probe import quick_stale_note, stale_note
     from dieselfs.fuse.supervision.refresh_request import request_refresh
 
     _check_refreshable(request, running)
@@ -282,6 +282,8 @@ def _refresh(context: CommandContext, request: MountRequest, running: MountInfo)
         _check_same_dataset(snapshot, running)
         if running.state is MountState.LOCAL:
             _show(context, refresh_locally(context.config, request, running, snapshot))
+            if stale := quick_stale_note(context.config, snapshot, running.mountpoint):
+                context.output.note(stale)
             return
         generation, files = snapshot.generation, snapshot.file_count
         if stale := stale_note(context.config, snapshot, running.mountpoint):

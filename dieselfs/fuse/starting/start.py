@@ -23,7 +23,7 @@ from dieselfs.fuse.starting.local_start import start_locally
 from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
 from dieselfs.fuse.starting.mount_settings import check_memory, check_room, opened, read_settings
 from dieselfs.fuse.starting.started_mount import StartedMount
-from dieselfs.fuse.starting.store_probe import check_store, stale_note
+from dieselfs.fuse.starting.store_probe import check_store, quick_stale_note, stale_note
 from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_background
 from dieselfs.snapshots import snapshot_choice
 from metadata.errors import SnapshotRefused, SnapshotStale
@@ -55,6 +55,8 @@ def start_mount(config: Config, request: MountRequest, say: Say, create: Create)
     with opened(path, request) as snapshot:
         local = start_locally(config, request, settings.ssd, snapshot, mountpoint, say)
         if local is not None:
+            if stale := quick_stale_note(config, snapshot, mountpoint):
+                say(stale)
             return local
         away = check_store(config, snapshot, settings.ssd)
         if away:

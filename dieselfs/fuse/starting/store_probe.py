@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, Final
 
 from dieselfs.assembly import open_configured_store
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from metadata.snapshot import Snapshot
 
 _CHUNKS_LOOKED_FOR: Final = 8
+_STORE_ANSWERS_S: Final = 2.0
 
 
 def check_store(
@@ -68,6 +70,22 @@ def stale_note(config: Config, snapshot: Snapshot, mountpoint: Path) -> str:
         return ""
     where = os.fspath(mountpoint)
     return stale_text(snapshot.dataset, snapshot.generation, newest, mountpoint=where)
+
+
+def quick_stale_note(config: Config, snapshot: Snapshot, mountpoint: Path) -> str:
+    """Return `stale_note` if the store answers within 2 s, else nothing.
+
+    A mount that does without the store does not wait for one that is down.
+    """
+    found: list[str] = []
+
+    def look() -> None:
+        found.append(stale_note(config, snapshot, mountpoint))
+
+    thread = threading.Thread(target=look, name="freshness", daemon=True)
+    thread.start()
+    thread.join(_STORE_ANSWERS_S)
+    return found[0] if found else ""
 
 
 def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
