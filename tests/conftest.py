@@ -22,6 +22,8 @@ pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
 
 GRACE_S = 60.0  # a daemon that was told to end may need a moment to be gone
 MARK = "DIESELFS_TEST_RUN"
+PYTHONS_OWN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Processes that Python keeps for as long as the run itself."""
 
 
 def pytest_configure() -> None:
@@ -123,7 +125,6 @@ def processes_with(mark: str) -> list[str]:
             )
         except OSError:  # ended meanwhile, or somebody else's
             continue
-        # Python keeps one resource tracker for as long as the run itself.
-        if mark.encode() in environment and "multiprocessing.resource_tracker" not in command:
+        if mark.encode() in environment and not any(own in command for own in PYTHONS_OWN):
             found.append(f"process {process.name}: {command}")
     return [entry for entry in found if not entry.startswith(f"process {os.getpid()}:")]

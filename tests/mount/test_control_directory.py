@@ -3,7 +3,6 @@ polled."""
 
 import errno
 import json
-import multiprocessing
 import os
 import stat
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ import pytest
 from chunkstore.chunk_id import print_id
 from dieselfs.shuffle.order import parse_parameters, shuffle_order
 from metadata.snapshot import Snapshot
+from tests.fork_server import FORK_SERVER
 from tests.mount.mounting import Mount, both_fronts, mounted, names_in
 from tests.mount.packing import PackedDataset, pack, write_file
 from tests.mount.reading_processes import poll_control_files
@@ -119,9 +119,9 @@ def test_an_open_document_keeps_its_content(sample_mount: Mount) -> None:
 
 
 def test_polled_by_four_processes_every_answer_is_whole(small_mount: Mount) -> None:
-    context = multiprocessing.get_context("spawn")
     pollers = [
-        context.Process(target=poll_control_files, args=(small_mount.path, 150)) for _ in range(4)
+        FORK_SERVER.Process(target=poll_control_files, args=(small_mount.path, 150))
+        for _ in range(4)
     ]
     for poller in pollers:
         poller.start()

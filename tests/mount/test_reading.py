@@ -3,7 +3,6 @@
 import errno
 import filecmp
 import mmap
-import multiprocessing
 import os
 import random
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import FORK_SERVER
 from tests.mount.conftest import ODD_NAMES, SIZES
 from tests.mount.mounting import Mount, both_fronts, mounted
 from tests.mount.packing import PackedDataset, random_bytes
@@ -118,10 +118,9 @@ def test_sendfile_and_copies_are_exact(sample_mount: Mount, tmp_path: Path) -> N
 
 
 def read_by_eight_processes(mount: Mount, source: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    failures = context.Queue()
+    failures = FORK_SERVER.Queue()
     readers = [
-        context.Process(target=read_at_random, args=(mount.path, source, SIZES, seed, failures))
+        FORK_SERVER.Process(target=read_at_random, args=(mount.path, source, SIZES, seed, failures))
         for seed in range(8)
     ]
     for reader in readers:

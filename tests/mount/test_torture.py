@@ -51,7 +51,9 @@ def test_readers_whose_page_cache_is_under_pressure(made_up: Versions, tmp_path:
     except OSError as error:
         pytest.skip(f"no memory control group can be made here: {error}")
     with group:
-        found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=3, group=group, phases=[False])
+        found = soak.soak(
+            made_up, SOAKED_FILES, tmp_path, seconds=3, group=group, phases=[False], count=4
+        )
         assert group.times_full > 0
     assert found["done"]["reads"] > 100
 

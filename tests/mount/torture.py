@@ -3,7 +3,6 @@ makes it hard for them, and a watchdog that ends what hangs: a page that stays l
 `drop_caches` on the whole machine."""
 
 import ctypes
-import multiprocessing
 import os
 import random
 import signal
@@ -12,12 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.eventually import PATIENCE_S, eventually
+from tests.fork_server import FORK_SERVER
 from tests.mount.mounting import Mount
 from tests.mount.torture_readers import read_on
 from tests.mount.versions import Versions
@@ -26,8 +26,6 @@ STALL_S = 100.0
 """Nothing takes that long, on a machine that does other things too, unless it hangs."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
-SPAWN = multiprocessing.get_context("spawn")
-
 
 FAULTS_END_S = 0.2
 """For requests that have failed already, and whose readers do not know it yet."""
@@ -47,22 +45,22 @@ class Readers:
     """Reads may fail while `faults` is odd; nothing is mapped then."""
     faults: Any = None
     beats: Any = None
-    processes: list[SpawnProcess] = field(default_factory=list)
+    processes: list[ForkServerProcess] = field(default_factory=list)
     _ended: Any = None
 
     def __enter__(self) -> "Readers":
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.beats = SPAWN.Array("Q", self.count, lock=False)
-        self._ended = SPAWN.Event()
+        self.beats = FORK_SERVER.Array("Q", self.count, lock=False)
+        self._ended = FORK_SERVER.Event()
         if self.may_fail:
-            self.faults = SPAWN.Value("Q", 0)
+            self.faults = FORK_SERVER.Value("Q", 0)
         for number in range(self.count):
             report = self.folder / f"reader{number}"
             arguments = (
                 *(self.mount.path, self.files, number, self.beats, self._ended),
                 *(self.may_end, report, self.faults),
             )
-            process = SPAWN.Process(target=read_on, args=arguments)
+            process = FORK_SERVER.Process(target=read_on, args=arguments)
             process.start()
             self.processes.append(process)
         return self
