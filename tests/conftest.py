@@ -38,6 +38,12 @@ def pytest_configure() -> None:
     settings.load_profile("tests")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests first whose modules make a network of nodes: one worker begins with them, and
+    none takes over a part of them, for which it would make another network."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/peers/"))
+
+
 def pytest_collection_finish() -> None:
     """Spare the garbage collector, and forked children, the thousands of tests: a tenth of their
     CPU time."""

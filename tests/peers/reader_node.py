@@ -10,7 +10,8 @@ reads a dataset and checks each byte.
     memcached:  servers ("HOST:PORT"), disk, snapshot
 
 Then it obeys one JSON object a line on stdin: {"read": "files" | "batches", "seed": n, "rank": n,
-"world": n, "epochs": n, "batch": n, "verify": bool}: this rank's files, shuffled by the seed;
+"world": n, "epochs": n, "batch": n, "verify": bool, "step_s": n}: this rank's files, shuffled by
+the seed, and `step_s` seconds between batches, as training takes;
 {"read": "shuffle", "group": n, …}: in the client's chunk-wise order; {"statistics": true};
 {"cancel": true} ends what is read after the file at hand. It ends with the end of stdin, and says
 one JSON object a line on stdout: what it has read since the line before, every 50 ms, with the
@@ -164,7 +165,7 @@ def read(
     cancelled: Callable[[], bool],
 ) -> None:
     reports, began = Reports(), time.monotonic()
-    verify = order.get("verify", True)
+    verify, step_s = order.get("verify", True), order.get("step_s", 0.0)
     batch = order.get("batch", 128) if order["read"] == "batches" else 1
     failure = ""
     say(began=began)
@@ -181,6 +182,7 @@ def read(
         for path, each in zip(wanted, data, strict=True):
             if verify and (len(each), xxhash.xxh3_64_hexdigest(each)) != expected[path]:
                 failure = f"{path}: wrong bytes"
+        time.sleep(step_s)
     ended = time.monotonic()
     reports.flush(ended)
     say(

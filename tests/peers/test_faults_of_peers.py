@@ -31,12 +31,14 @@ from tests.stopping import stop
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are made by root")
 LONG = bool(os.environ.get("DIESELFS_LONG_FAULTS"))
 
-FILES, SIZE_BYTES, CHUNK_BYTES = 1024, 16 << 10, 128 << 10
+FILES, SIZE_BYTES, CHUNK_BYTES = 512, 16 << 10, 128 << 10
 MEMORY_BYTES = FILES * SIZE_BYTES * 65 // 100
 """Of a node: a third of the dataset and some copies; half of it, when one of three is gone."""
 BOUND_S = 8.0
 """For a single read. A peer that is silent is given up after 1 s, and each of two may be; the rest
 is for machines that stall."""
+STEP_S = 0.001
+"""Between two reads of a file, while the tests wait for what happens meanwhile."""
 SERVES_BYTES = 20 * SIZE_BYTES
 FAULTY: Path = Path(__file__).with_name("faulty_node.py")
 
@@ -97,7 +99,7 @@ def reading(readers: Sequence[Reader]) -> Iterator[float]:
     since = time.monotonic()
     before = [len(reader.hear()) for reader in readers]
     for seed, reader in enumerate(readers):
-        reader.tell(read="files", seed=seed, epochs=1_000_000)
+        reader.tell(read="files", seed=seed, epochs=1_000_000, step_s=STEP_S)
     goes_on(readers)
     yield since
     for reader in readers:
