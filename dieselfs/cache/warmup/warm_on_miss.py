@@ -34,6 +34,7 @@ from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp
 from dieselfs.cache.warmup.ssd_warmup import SsdTarget
 from dieselfs.cache.warmup.warm_up import Turn, WarmUp
 from dieselfs.snapshots.snapshot_choice import newest_known
+from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class _Warmed:
     considered: frozenset[bytes] = frozenset()
     """The ids of this node's chunks in the last snapshot that was looked at."""
     chunks: DatasetChunks | None = None
+    trouble: str = ""
+    """The error of the last look, which is logged once."""
     members: Sequence[Member] = ()
     """The nodes among which the share was computed."""
     look_again_at: float = field(default=float("inf"))
@@ -128,7 +131,11 @@ class WarmOnMiss:
             try:
                 self._look(chunks, found)
             except Exception as error:  # clients are served without the warm-up
-                log.warning("cannot warm dataset %s: %s", chunks.dataset.name, error)
+                level = logging.DEBUG if str(error) == found.trouble else logging.WARNING
+                found.trouble = str(error)
+                log.log(level, "cannot warm dataset %s: %s", chunks.dataset.name, error)
+            else:
+                found.trouble = ""
             finally:
                 found.look_again_at = time.monotonic() + LOOK_AGAIN_S
 
@@ -164,13 +171,14 @@ class WarmOnMiss:
         dataset = chunks.dataset
         with Snapshot.open(newest_known(dataset.name, self._snapshots, self._store)) as snapshot:
             if snapshot.dataset != dataset:
-                log.warning("cannot warm dataset %s: its snapshot is of another one", dataset.name)
-                return
+                raise SnapshotRefused(
+                    "the newest snapshot is of a former or later dataset of this name"
+                )
             members = self._settled_members()
             share = self._share(snapshot, members)
         found.chunks, found.members = chunks, members
         considered = frozenset(chunk.id.value for chunk in share)
-        if considered == found.considered:
+        if considered == found.considered or self._is_closed:
             return
         log.info("warming dataset %s: %d chunks are this node's", dataset.name, len(share))
         if found.work is None:

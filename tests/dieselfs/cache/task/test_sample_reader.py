@@ -178,7 +178,9 @@ def test_without_room_files_are_read_past_node_memory(packed: Packed, known: boo
     assert len(packed.memory.prefetched) == (0 if known else packed.snapshot.chunk_count)
     for path, data in packed.files.items():
         assert packed.reader.read_path(path) == data
-    assert packed.memory.ranges == 0, "the master that has refused a chunk is not asked for its file"
+    assert packed.memory.ranges == 0, (
+        "the master that has refused a chunk is not asked for its file"
+    )
     assert packed.memory.batches == [filled] + [1] * filled
     assert packed.memory.mapped == []
     packed.memory.full = packed.memory.known_full = False

@@ -341,9 +341,13 @@ def test_a_node_that_joins_takes_its_share(
 
 
 def test_without_a_published_snapshot_clients_are_served(
-    writer: Writer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    writer: Writer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.WARNING, LOGGER)
+    monkeypatch.setattr("dieselfs.cache.warmup.warm_on_miss.LOOK_AGAIN_S", 0.0)
+    caplog.set_level(logging.DEBUG, LOGGER)
     dataset = writer.put(["one", "two"], FILE_BYTES, publish=False)
     with warming(dataset, tmp_path, GatedStore(dataset.disk)) as (_, warm, client):
         client.source.whole(client.chunks[0])
@@ -351,6 +355,11 @@ def test_without_a_published_snapshot_clients_are_served(
         assert not warm.progress()
         client.source.whole(client.chunks[1])
         assert client.source.statistics().bytes_from_store == 0
+        eventually(lambda: caplog.text.count("there is no snapshot of w") == 2)
+        assert [record.levelno for record in caplog.records if "no snapshot" in record.message] == [
+            logging.WARNING,
+            logging.DEBUG,
+        ], "it is said once"
 
 
 def test_notes_that_cannot_be_read_are_left_out(dataset: PeerDataset, tmp_path: Path) -> None:
