@@ -26,9 +26,14 @@ PLACES: Final = (
     *("tests/dieselfs/cache", "tests/dieselfs/fuse", "tests/dieselfs/prefetch"),
     "tests/faults/test_damaged_chunks.py",
 )
+_PUTS: Final = "kills puts at calls that it chooses, again and again, and waits for their ends"
 LEFT_OUT: Final = {
     "tests/ceph": "needs a Ceph",
+    "tests/dieselfs/cli/commands/test_put.py": _PUTS,
     "tests/dieselfs/integrations": "trainings, which wait for the processes of other frameworks",
+    "tests/dieselfs/packing/test_pack.py": _PUTS,
+    "tests/faults/test_many_writers.py": _PUTS,
+    "tests/faults/test_puts_together.py": _PUTS,
     "tests/metadata/test_path_lookup.py": "its threads only look names up, at length",
     "tests/metadata/test_snapshot.py": "its process is one that a function is called in",
 }

@@ -38,6 +38,8 @@ from tests.stopping import stop
 
 FILES = 400
 KILLS = 10
+STEP_S = 0.001
+"""Of a reader, between two reads."""
 BACK_S = 1.0
 """In this time another server answers, as issue 14 asks for."""
 NOBODY_SERVES = (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)
@@ -104,7 +106,7 @@ class Readers:
 
     def _run(self, seed: int) -> None:
         dice = random.Random(seed)
-        while not self._ended.is_set():
+        while not self._ended.wait(STEP_S):
             number = dice.randrange(FILES)
             begun = time.monotonic()
             try:
@@ -296,7 +298,7 @@ def upgrade(mount: Mount) -> None:
 
 
 def test_upgrades_that_are_asked_for_while_one_is_under_way(mount: Mount) -> None:
-    for _ in range(5):
+    for _ in range(3):
         upgrade(mount)
     assert is_alive(mount.pid)
 

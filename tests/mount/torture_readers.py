@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.mount import made_up
 ENDED = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT)
 """What a reader gets from a mount that has ended or was aborted."""
 PAGE = 4096
+STEP_S = 0.001
+"""Between two reads: eight readers that only read would leave the mount's servers little time."""
 
 
 class Wrong(Exception):
@@ -189,6 +192,7 @@ def read_on(
         while not ended.is_set():
             reader.read_some()
             beats[number] += 1
+            time.sleep(STEP_S)
     except OSError as error:
         if not (may_end and error.errno in ENDED):
             report.write_text(f"{error!r}: {error.filename}")
