@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,9 @@ import numpy.typing as npt
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.prefetch.plan_file import ReadingPlan
 from metadata.snapshot import Snapshot
+
+_FILES_AT_ONCE: Final = 1 << 16
+"""Columns between the order and the result are no longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +46,23 @@ class ChunkUses:
     def of(cls, snapshot: Snapshot, inodes: npt.NDArray[np.uint32]) -> ChunkUses:
         """Return the chunks that these files of a snapshot use, in this order."""
         columns = snapshot.columns
-        number = columns.chunk[inodes].astype(np.int64)
         payload = columns.chunk_payload_bytes.astype(np.int64)
         is_one_file = np.diff(snapshot.chunk_first_inode.astype(np.int64)) == 1
         is_fetched = (payload > 0) & ((payload <= MAX_WHOLE_BYTES) | is_one_file)
-        length = np.where(is_fetched[number], columns.length[inodes], 0)
-        positions = np.arange(len(inodes), dtype=np.int64)
         last = np.full(len(payload), -1, np.int64)
-        last[number] = positions
         first = np.full(len(payload), -1, np.int64)
-        first[number[::-1]] = positions[::-1]  # of equal indices the last assignment stays
+        read_bytes = np.zeros(len(inodes) + 1, np.int64)
+        for start in reversed(range(0, len(inodes), _FILES_AT_ONCE)):
+            some = inodes[start : start + _FILES_AT_ONCE]
+            number = columns.chunk[some]
+            positions = np.arange(start, start + len(some), dtype=np.int64)
+            # Of equal indices the last assignment stays.
+            first[number[::-1]] = positions[::-1]
+            is_last = last[number] < 0
+            last[number[is_last]] = positions[is_last]
+            lengths = np.where(is_fetched[number], columns.length[some], 0)
+            read_bytes[start + 1 : start + 1 + len(some)] = lengths
+        np.add.accumulate(read_bytes, out=read_bytes)
         used = np.flatnonzero((last >= 0) & is_fetched)
         used = used[np.argsort(first[used])]
         return cls(
@@ -59,7 +70,7 @@ class ChunkUses:
             first[used],
             last[used],
             payload[used],
-            np.concatenate([[0], np.cumsum(length, dtype=np.int64)]),
+            read_bytes,
         )
 
     def whole(self) -> ChunkUses:

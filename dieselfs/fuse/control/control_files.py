@@ -133,7 +133,8 @@ class ControlDirectory:
             raise RequestRefused(errno.EACCES)
         written = self._foreign_plans.find(name, user)
         if written is not None:
-            return self._new_document(self._plans.follow(written))
+            written.answer = written.answer or self._plans.follow(written)
+            return self._new_document(written.answer)
         with self._lock:
             node = next(self._next_node)
         self._foreign_plans.open(node, name, user)

@@ -73,6 +73,8 @@ class ForeignPlan:
         """As long as the header says. Pages that were not written yet take no memory."""
         self.is_counted = False
         """True while it counts in its user's share."""
+        self.answer = b""
+        """The document that answers it, once it is followed or refused: it is followed once."""
         self.is_followed = False
         self.written_at = 0.0
         self.written = 0

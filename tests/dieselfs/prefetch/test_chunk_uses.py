@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from dieselfs.prefetch import chunk_uses
 from dieselfs.prefetch.chunk_uses import ChunkUses, interleaved
 from dieselfs.prefetch.plan_file import ReadingPlan
 from metadata.records import ChunkRecord
@@ -43,12 +45,13 @@ def orders(draw: st.DrawFn) -> tuple[MadeSnapshot, npt.NDArray[np.uint32], npt.N
     )
 
 
-@given(orders())
+@given(orders(), st.sampled_from([1, 3, 1 << 16]))
 def test_uses_are_those_found_by_reading_the_order(
-    case: tuple[MadeSnapshot, npt.NDArray[np.uint32], npt.NDArray[np.int64]],
+    case: tuple[MadeSnapshot, npt.NDArray[np.uint32], npt.NDArray[np.int64]], files_at_once: int
 ) -> None:
     snapshot, inodes, group_start = case
-    uses = ChunkUses.of(snapshot.as_snapshot(), inodes)
+    with mock.patch.object(chunk_uses, "_FILES_AT_ONCE", files_at_once):
+        uses = ChunkUses.of(snapshot.as_snapshot(), inodes)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     read = [0]

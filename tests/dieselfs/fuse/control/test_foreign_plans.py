@@ -1,6 +1,7 @@
 """What may be written as a plan, by whom, how much and how often; and what becomes of it."""
 
 import errno
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,9 +12,12 @@ import numpy as np
 import pytest
 
 from dieselfs.fuse.control import foreign_plans
+from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.control.foreign_plans import ForeignPlan, ForeignPlans
+from dieselfs.fuse.requests.nodes import PLAN_NODE
 from dieselfs.prefetch.plan_file import POSITION_AT, WITHDRAWN, ReadingPlan, encoded_plan
 from dieselfs.prefetch.plan_ioctl import MAX_ARGUMENT_BYTES
+from dieselfs.shuffle.shuffle_lists import ShuffleLists
 
 FILES = 1000
 NAME, OTHER_NAME = b"0123456789abcdef.plan", b"fedcba9876543210.plan"
@@ -146,7 +150,7 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
     "files that there are not": (changed(inodes=PLAN.inodes + 1), errno.EINVAL),
     "groups that fall": (changed(group_start=np.array([0, 900, 400, FILES])), errno.EINVAL),
     "groups that overflow": (
-        changed(group_start=np.array([0, (1 << 63) - 1, -(1 << 63), FILES])),
+        changed(group_start=np.array([0, 1 << 62, -(1 << 63), -(1 << 62), 0, FILES])),
         errno.EINVAL,
     ),
     "groups of other files": (changed(group_start=np.array([0, 400])), errno.EINVAL),
@@ -280,3 +284,64 @@ def test_files_that_are_only_looked_up_are_bounded(
 )
 def test_names_that_are_none(name: bytes) -> None:
     assert not ForeignPlans.names(name)
+
+
+class Answering:
+    """The owner of a mount's plans; it counts what it is asked to follow."""
+
+    def __init__(self) -> None:
+        self.followed: list[ForeignPlan] = []
+
+    def take(self, name: bytes) -> bytes:
+        return b"taken " + name
+
+    def follow(self, plan: ForeignPlan) -> bytes:
+        self.followed.append(plan)
+        return b"answer %d" % len(self.followed)
+
+    def note_list(self, order: object) -> None:
+        raise AssertionError(order)
+
+
+@pytest.fixture
+def answering() -> Answering:
+    return Answering()
+
+
+@pytest.fixture
+def control(plans: ForeignPlans, answering: Answering) -> ControlDirectory:
+    no_snapshot: Any = None
+    return ControlDirectory({}, ShuffleLists(), no_snapshot, answering, plans)
+
+
+def test_the_name_of_a_whole_plan_is_its_answer(
+    control: ControlDirectory, answering: Answering
+) -> None:
+    """The kernel looks up a name twice that leads elsewhere now. The plan is followed once."""
+    entry = control.lookup(PLAN_NODE, NAME, ALICE)
+    assert (stat.S_IMODE(entry.mode), entry.valid_s) == (0o666, 0)
+    assert control.lookup(PLAN_NODE, NAME, ALICE).node != entry.node
+    control.write(entry.node, 0, memoryview(encoded()))
+    assert control.attributes(entry.node).size == len(encoded())
+    for _ in range(2):
+        answer = control.lookup(PLAN_NODE, NAME, ALICE)
+        assert bytes(control.read(answer.node, 0, 100)) == b"answer 1"
+        with pytest.raises(OSError) as raised:
+            control.write(answer.node, 0, memoryview(encoded()))
+        assert raised.value.errno == errno.EROFS
+    assert [plan.id for plan in answering.followed] == [f"{ALICE}:0123456789abcdef"]
+    other = control.lookup(PLAN_NODE, NAME, BOB)
+    assert control.is_plan(other.node)
+    control.forget(entry.node, 1)
+    assert not answering.followed[0].is_read
+    assert control.is_plan(control.lookup(PLAN_NODE, NAME, ALICE).node)
+
+
+def test_without_foreign_plans_their_names_are_refused(answering: Answering) -> None:
+    no_snapshot: Any = None
+    control = ControlDirectory({}, ShuffleLists(), no_snapshot, answering)
+    with pytest.raises(OSError) as raised:
+        control.lookup(PLAN_NODE, NAME, ALICE)
+    assert raised.value.errno == errno.EACCES
+    taken = control.lookup(PLAN_NODE, NAME[:16], ALICE)
+    assert bytes(control.read(taken.node, 0, 100)) == b"taken 0123456789abcdef"
