@@ -24,6 +24,7 @@ from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers, open_tier
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.warmup.handle import WarmUpHandle
+from dieselfs.cache.warmup.memory_warmup import JOBS
 from dieselfs.cache.warmup.report import WarmUpReport
 from dieselfs.cache.warmup.ssd_warmup import warmth
 from dieselfs.cache.warmup.wanted_chunks import chunks_of_paths, wanted_chunks
@@ -243,6 +244,23 @@ def test_a_forked_child_is_told_that_it_has_no_prefetch(opened: Opened) -> None:
             handle.wait()
 
     assert os.waitpid(fork(child), 0)[1] == 0
+
+
+def test_what_a_reader_loads_first_is_not_fetched(opened: Opened) -> None:
+    client, store = opened(memory_bytes=64 * MIB)
+    store.gate.clear()
+    handle = client.prefetch(small(client))
+    for _ in range(JOBS):
+        assert store.waiting.acquire(timeout=60)
+    last = small(client)[-1]
+    reading = threading.Thread(target=client.get, args=[last])
+    reading.start()
+    assert store.waiting.acquire(timeout=60), "the reader's chunk"
+    store.gate.set()
+    reading.join(60)
+    report = handle.result(60)
+    assert (report.is_all, is_complete(report)) == (True, True)
+    assert client.statistics().memory.node.fetches == CHUNKS  # type: ignore[union-attr]
 
 
 def test_closing_cancels(opened: Opened) -> None:

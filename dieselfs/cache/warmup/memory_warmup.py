@@ -99,6 +99,8 @@ class MemoryTarget:
         """See `WarmUpTarget`. A block as large as a refused one is refused at once."""
         if self._least_refused is not None and unit.length >= self._least_refused:
             return "no room"
+        if os.path.exists(os.path.join(self._folder, unit.name)):
+            return "cached"  # a reader was faster
         try:
             self._memory.fetch_blocks([unit])
         except CacheFull:

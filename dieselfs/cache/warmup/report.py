@@ -43,7 +43,11 @@ class WarmUpReport:
     cached_before: int
     cached_before_bytes: int
     loaded: int
-    """Chunks that were fetched into the tier."""
+    """Chunks that were fetched into the tier.
+
+    Node memory and cache nodes do not tell who caused a fetch: chunks that readers request at the
+    same moment count too, and for a cache cluster also those that its nodes had before.
+    """
     loaded_chunk_bytes: int
     """The size of the loaded chunks."""
     loaded_bytes: int
