@@ -11,7 +11,7 @@ from dieselfs.cache.task.sample_reader import SampleReader
 from dieselfs.client.paths import ENCODING, ERRORS, NAMES_ARE_UTF8, DatasetPath, encoded
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
-from dieselfs.prefetch.reading_position import ReadingPosition
+from dieselfs.prefetch.reading_position import ReadingPosition, files_between_positions
 from dieselfs.shuffle.order import ShuffledOrder
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
@@ -80,7 +80,8 @@ class MemoryReading:
             file.remove()
             raise
         self.end_plan()
-        self.position, self._position_owner = ReadingPosition(file), os.getpid()
+        every = files_between_positions(snapshot.columns.length[order.inodes])
+        self.position, self._position_owner = ReadingPosition(file, every), os.getpid()
 
     def end_plan(self) -> None:
         """Remove the plan; a forked child leaves its parent's plan alone."""

@@ -2,20 +2,31 @@
 
 A file among the next some hundred of the plan moves the position behind it. So readers are also
 followed that leave files out, or are not quite in order (several threads, a batch sorted by
-itself). The position is published every 64 files, by 8 bytes stored into the plan's shared map: the
-prefetcher works in units of chunks.
+itself). The position is published every 64 files, of large ones more often, by 8 bytes stored into
+the plan's shared map: the prefetcher works in units of chunks.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from dieselfs.prefetch.plan_file import PlanFile
 
 _AHEAD: Final = 1024
 """Files of the plan whose inodes are kept at a time."""
 _BEHIND: Final = 256
-_PUBLISHED_EVERY: Final = 64
+PUBLISHED_FILES: Final = 64
+PUBLISHED_BYTES: Final = 2 << 20
+"""The position is published after so many files, or after so many bytes if that is less."""
+
+
+def files_between_positions(lengths: npt.NDArray[np.integer]) -> int:
+    """Return after how many files of these lengths a position is published."""
+    mean = max(int(lengths.mean()), 1) if len(lengths) else 1
+    return min(max(PUBLISHED_BYTES // mean, 1), PUBLISHED_FILES)
 
 
 class ReadingPosition:
@@ -26,6 +37,7 @@ class ReadingPosition:
 
     __slots__ = (
         "_at",
+        "_every",
         "_first",
         "_near",
         "_order",
@@ -38,8 +50,9 @@ class ReadingPosition:
         "plan",
     )
 
-    def __init__(self, plan: PlanFile) -> None:
-        self.plan = plan
+    def __init__(self, plan: PlanFile, every: int = PUBLISHED_FILES) -> None:
+        """Create it. The position is published after `every` files."""
+        self.plan, self._every = plan, every
         self.on_plan = 0
         """Files read near their place in the plan."""
         self.off_plan = 0
@@ -81,7 +94,7 @@ class ReadingPosition:
             self._move_to(place + 1)
 
     def _move_to(self, position: int) -> None:
-        if position >= self._published + _PUBLISHED_EVERY or position == len(self._order):
+        if position >= self._published + self._every or position == len(self._order):
             self._published = position
             if self.plan.position < position:
                 self.plan.position = position
@@ -101,4 +114,4 @@ class ReadingPosition:
         self.expected = self._near[at] if at < len(self._near) else -1
         # The count never meets the end of the list, which is renewed before, except at the plan's
         # end.
-        self._stop_at = min(self._published + _PUBLISHED_EVERY - self._first, len(self._near))
+        self._stop_at = min(self._published + self._every - self._first, len(self._near))

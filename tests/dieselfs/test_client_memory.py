@@ -73,6 +73,12 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packed]:
     packed.index.close()
 
 
+def statistics_of(client: Client) -> MemoryStatistics:
+    memory = client.statistics().memory
+    assert memory is not None
+    return memory.node or MemoryStatistics()
+
+
 def node_of(client: Client) -> object:
     memory = client.statistics().memory
     assert memory is not None
@@ -189,16 +195,33 @@ def test_a_shuffle_writes_a_plan_and_reading_moves_it(packed: Packed) -> None:
 def test_the_master_fetches_ahead_within_the_memory(packed: Packed) -> None:
     with packed.with_snapshot() as client:
         order = client.shuffle(seed=1, group_size=2, memory_bytes=6 * 8192, task="ahead")
-
-        def node() -> MemoryStatistics:
-            memory = client.statistics().memory
-            assert memory is not None
-            return memory.node or MemoryStatistics()
-
+        node = functools.partial(statistics_of, client)
         eventually(lambda: node().prefetched > 2, "chunk before anybody reads")
         assert 0 < node().window_bytes <= node().cached_bytes <= 6 * 8192
         assert [client.get(path) for path in order] == [packed.files[path] for path in order]
         assert node().prefetched_used > 2
+
+
+def test_large_files_are_fetched_ahead_within_the_memory(packed: Packed) -> None:
+    """Files above 16 MiB are a chunk each, and fetched in blocks; here there is room for three."""
+    files = {f"{number}": random.Random(number).randbytes(17 << 20) for number in range(5)}
+    budget = 3 * (17 << 20)
+    with Client.connect(
+        "large",
+        store=LocalDirectory(packed.folder / "store"),
+        index=packed.index,
+        snapshot_folder=packed.folder,
+        create=True,
+    ) as client:
+        for path, data in files.items():
+            client.put(data, path)
+        client.load_meta(client.save_meta())
+        order = client.shuffle(seed=1, group_size=1, memory_bytes=budget, task="large")
+        eventually(lambda: statistics_of(client).prefetched == 3 * 5, "all blocks of three files")
+        for path in order:
+            assert client.get(path) == files[path]
+            assert statistics_of(client).cached_bytes <= budget
+        assert statistics_of(client).prefetched_used >= 3 * 5
 
 
 def test_too_little_memory_for_a_plan_is_refused_with_what_fits(packed: Packed) -> None:

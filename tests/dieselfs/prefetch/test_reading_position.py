@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, open_plan, write_plan
-from dieselfs.prefetch.reading_position import ReadingPosition
+from dieselfs.prefetch.reading_position import ReadingPosition, files_between_positions
 from tests.contracts.key_value_store_contract import fork
 
 FILES = 5000
@@ -40,6 +40,17 @@ def test_reading_in_order_moves_it_to_the_end(plan: PlanFile, order: list[int]) 
         assert read - 64 < prefetcher.position <= read
     assert prefetcher.position == FILES
     assert (position.on_plan, position.off_plan) == (FILES, 0)
+
+
+@pytest.mark.parametrize(("length", "every"), [(0, 64), (1000, 64), (110 << 10, 18), (17 << 20, 1)])
+def test_the_position_of_large_files_is_published_more_often(
+    plan: PlanFile, order: list[int], length: int, every: int
+) -> None:
+    assert files_between_positions(np.full(9, length, np.uint64)) == every
+    position = ReadingPosition(plan, every)
+    for read, inode in enumerate(order, 1):
+        position.passed(inode)
+        assert read - every < plan.position <= read
 
 
 def test_others_are_counted_and_move_nothing(plan: PlanFile, order: list[int]) -> None:
