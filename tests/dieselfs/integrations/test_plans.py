@@ -160,6 +160,16 @@ def test_mounts_that_take_no_plans(pets: MadeDataset, mount: MadeMount) -> None:
         read_without_plans(mount, sampler)
 
 
+def test_a_folder_that_is_another_one_for_the_mount(mount: MadeMount) -> None:
+    """A container may have a folder of that name in a /dev/shm of its own. The plan is told through
+    the mount then, and this one is of an older release."""
+    mount.answer = {"accepted": False, "found": False, "error": "no such file"}
+    sampler = mount.sampler()
+    with pytest.warns(RuntimeWarning, match=r"is another folder for the mount; .* its release"):
+        read_without_plans(mount, sampler)
+    sampler.close()
+
+
 def test_not_published_on_request(mount: MadeMount) -> None:
     assert len(list(mount.sampler(publish=False))) == 550
     assert mount.plans() == []
