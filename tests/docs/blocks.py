@@ -20,7 +20,7 @@ from pathlib import Path
 
 COMMANDS = ("sh", "python")
 """The languages whose blocks are run."""
-LANGUAGES = (*COMMANDS, "output", "text", "toml", "cpp")
+LANGUAGES = (*COMMANDS, "output", "text", "toml", "cpp", "json")
 
 FENCE = re.compile(r"^(```+)(\S*)[^\n]*\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 COMMENT = re.compile(
