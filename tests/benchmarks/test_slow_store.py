@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import slow_store
 from benchmarks.slow_store import DeviceStatistics, SlowStore, StragglingStore
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
@@ -27,6 +28,27 @@ class TestStragglingStore(ObjectStoreContract):
     @pytest.fixture
     def open_store(self) -> OpenStore:
         return lambda: StragglingStore(MemoryObjectStore(), read_s=1e-4)
+
+
+class Clock:
+    """Stands in for `time`: it says `now`, and notes who sleeps for how long."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(slow_store, "time", found)
+    return found
 
 
 def holding(size: int) -> ObjectStore:
@@ -47,13 +69,17 @@ def test_each_read_takes_a_seek_and_its_bytes() -> None:
     assert statistics.busy_s == pytest.approx(0.075)
 
 
-def test_one_at_a_time_and_none_is_lost_to_sleeping_too_long() -> None:
+def test_one_at_a_time_and_none_is_lost_to_sleeping_too_long(clock: Clock) -> None:
     store = SlowStore(holding(10), seek_s=0.005, bytes_per_s=1e9)
-    begin = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(store.get, ["k"] * 64))
-    assert time.monotonic() - begin >= 64 * 0.005
-    assert store._busy_until - begin == pytest.approx(0.32, rel=0.2)
+    assert sorted(clock.slept) == pytest.approx([0.005 * (n + 1) for n in range(64)], rel=1e-3)
+    clock.now = 0.3  # who slept too long comes late, but before the end of the others
+    store.get("k")
+    assert clock.slept[-1] == pytest.approx(65 * 0.005 - 0.3, rel=1e-3)
+    clock.now = 1.0
+    store.get("k")
+    assert clock.slept[-1] == pytest.approx(0.005, rel=1e-3)
 
 
 def test_only_reads_are_slowed() -> None:
@@ -75,12 +101,9 @@ def test_pickled_with_a_queue_of_its_own(tmp_path: Path) -> None:
     assert copy.statistics().busy_s == pytest.approx(0.001001)
 
 
-def test_the_share_of_stragglers() -> None:
+def test_the_share_of_stragglers(clock: Clock) -> None:
     store = StragglingStore(holding(1), share=0.25, factor=100, read_s=1e-4, seed=3)
-    slow = 0
     for _ in range(200):
-        begin = time.monotonic()
         store.get("k")
-        slow += time.monotonic() - begin >= 0.009
-    assert 30 <= slow <= 80
+    assert 30 <= sum(seconds >= 0.009 for seconds in clock.slept) <= 80
     assert store.reads == 200
