@@ -56,7 +56,7 @@ def test_stopping_wakes_who_waits() -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     rate.close()
-    waiting.join(30)
+    waiting.join(60)
     assert ended.is_set()
     with pytest.raises(Stopped):
         rate.take(1)

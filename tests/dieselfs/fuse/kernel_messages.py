@@ -55,7 +55,7 @@ class FakeConnection:
         if isinstance(answer, Pending):
             assert answer.work is not None
             answer.work()
-            unique, answer = self.replies.get(timeout=10)
+            unique, answer = self.replies.get(timeout=60)
             assert unique == request.unique
         return answer if isinstance(answer, int) else joined(answer)
 

@@ -423,5 +423,5 @@ def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
         ended.set()
 
     threading.Thread(target=run, daemon=True).start()
-    assert ended.wait(20)
+    assert ended.wait(60)
     eventually(lambda: node.memory.expected[-1] == [])

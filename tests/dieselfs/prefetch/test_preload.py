@@ -91,7 +91,7 @@ def test_whole_chunks_are_fetched_in_order_until_the_budget_is_used(
 
 def test_some_are_fetched_at_a_time_and_each_once() -> None:
     together = threading.Barrier(FETCHES)
-    source = Source(lambda number: together.wait(30) and None)
+    source = Source(lambda number: together.wait(60) and None)
     assert preloaded([1] * 5 * FETCHES, 1000, source) == list(range(5 * FETCHES))
     assert source.most_at_once == FETCHES
 
@@ -136,7 +136,7 @@ def test_a_mount_that_ends_does_not_wait_for_it() -> None:
 
     source = Source(hang)
     preload = begun([1] * 10, 100, source)
-    assert entered.wait(30)
+    assert entered.wait(60)
     began = time.monotonic()
     preload.stop()
     assert time.monotonic() - began < scaled_by_load(5)

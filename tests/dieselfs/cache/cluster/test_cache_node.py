@@ -101,7 +101,7 @@ def test_while_the_store_hangs_the_ssd_is_read(
                 threads.submit(others[at % 2].source.whole, chunk) for at, chunk in enumerate(cold)
             ]
             for _ in range(STORE_READS):
-                assert store.waiting.acquire(timeout=30)
+                assert store.waiting.acquire(timeout=60)
             head, payload = client.source.whole(warm)
             assert len(head) + len(payload) == warm.head_bytes + warm.payload_bytes
             assert node.statistics().from_ssd_bytes == warm.head_bytes + warm.payload_bytes

@@ -47,7 +47,7 @@ class CountedStore(MemoryObjectStore):
 
     def get(self, key: str) -> bytes:
         self.gets.append(key)
-        self.hold.wait(30)
+        self.hold.wait(60)
         return super().get(key)
 
 
@@ -372,4 +372,4 @@ def test_who_has_waited_for_a_chunk_is_answered_though_memory_has_no_room(tier: 
     eventually(lambda: len(answers) == 2, "both are answered")
     assert answers == [(None, True)] * 2
     for thread in slow.close():
-        assert thread.join(30)
+        assert thread.join(60)

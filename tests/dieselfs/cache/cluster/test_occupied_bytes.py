@@ -31,7 +31,7 @@ def test_a_large_tier_is_neither_waited_for_nor_taken_for_a_slow_one(
     )
     assert tier.wait_until_open(30)
     occupied = OccupiedBytes(tier)
-    assert begun.wait(30)
+    assert begun.wait(60)
     assert occupied.last_known == 0
     eventually(lambda: occupied.last_known == 111, "it is reckoned")
     assert tier.statistics().failures == 0

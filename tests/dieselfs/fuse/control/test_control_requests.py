@@ -69,7 +69,7 @@ def test_a_request_that_blocks_is_answered_later_and_keeps_its_body(
     assert isinstance(answer, Pending)
     assert answer.work is not None
     answer.work()
-    assert connection.replies.get(timeout=10) == (READ.unique, [b"42"])
+    assert connection.replies.get(timeout=60) == (READ.unique, [b"42"])
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def test_closing_leaves_out_fills_and_not_drops(
     for chunk in range(4):
         filler.fill(chunk, files_of(chunk))
         filler.drop(files_of(chunk))
-    assert entered.wait(20)
+    assert entered.wait(60)
     began = time.monotonic()
     filler.close(0.05)
     assert time.monotonic() - began < scaled_by_load(2)
@@ -513,7 +513,7 @@ def test_a_long_list_from_several_threads(pages: PageHelper) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert results == [True] * 6
 
 
@@ -537,7 +537,7 @@ def test_a_process_that_hangs_does_not_hang_the_end(pages: PageHelper, own_pids:
     waiting = threading.Thread(target=lambda: results.append(pages.drop(paths(1))))
     waiting.start()
     pages.close()
-    waiting.join(10)
+    waiting.join(60)
     assert results == [False]
     assert not Path(f"/proc/{pid}").exists()
 

@@ -72,7 +72,7 @@ def run(answer: Answer) -> None:
 
 def late(replies: "SimpleQueue[Any]") -> bytes | int:
     """What was replied later."""
-    answer: Sequence[bytes] | int = replies.get(timeout=10)
+    answer: Sequence[bytes] | int = replies.get(timeout=60)
     return answer if isinstance(answer, int) else b"".join(answer)
 
 

@@ -65,7 +65,7 @@ def requests() -> Iterator[Requests]:
 
 
 def waits(gate: threading.Event) -> Work:
-    return lambda: gate.wait(30)
+    return lambda: gate.wait(60)
 
 
 def test_requests_are_answered_however_many_others_wait(requests: Requests) -> None:
@@ -84,7 +84,7 @@ def test_a_reader_that_waits_for_one_request_after_the_other_needs_no_more_threa
     for _ in range(50):
         answered = threading.Event()
         requests.queue.put(answered.set)
-        assert answered.wait(10)
+        assert answered.wait(60)
     assert requests.alive <= THREADS + 1, "one more if a request came before its thread was back"
 
 
@@ -144,7 +144,7 @@ def test_to_end_takes_no_answer_away_and_waits_for_none(requests: Requests) -> N
     gate, replied = threading.Event(), threading.Event()
 
     def work() -> None:
-        gate.wait(30)
+        gate.wait(60)
         replied.set()
 
     requests.queue.put(work)
@@ -153,14 +153,14 @@ def test_to_end_takes_no_answer_away_and_waits_for_none(requests: Requests) -> N
     assert not requests.threads.end(), "they were told"
     assert requests.threads.wait_for_end(10)
     gate.set()
-    assert replied.wait(10)
+    assert replied.wait(60)
 
 
 def test_a_thread_that_is_receiving_is_waited_for() -> None:
     goes_on = threading.Event()
 
     def receive() -> None:
-        goes_on.wait(30)
+        goes_on.wait(60)
 
     threads = ReceivingThreads(lambda: receive)
     threads.start()

@@ -187,7 +187,7 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert is_answered(path)
         process.send_signal(signal.SIGTERM)
         assert wait_for_line(process, "ended")
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 @needs_root
@@ -200,7 +200,7 @@ def test_the_command_serves_a_group_and_ends_when_idle(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o660
         assert is_answered(path)
         began = time.monotonic()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert time.monotonic() - began > 0.5
 
 
@@ -225,7 +225,7 @@ def test_the_command_takes_the_socket_of_systemd(tmp_path: Path) -> None:
                 assert str(path) in wait_for_line(process, "ready at")
                 assert is_answered(path)
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(10) == 0
+                assert process.wait(60) == 0
             finally:
                 process.kill()
     assert path.exists()
@@ -234,8 +234,8 @@ def test_the_command_takes_the_socket_of_systemd(tmp_path: Path) -> None:
 def test_the_command_needs_root_and_a_group_that_exists(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         with mountd() as process:
-            assert process.wait(20) == 2
+            assert process.wait(60) == 2
         return
     folder = ["--folder", str(tmp_path / "images"), "--socket", str(tmp_path / "sock")]
     with mountd(*folder, "--group", "no-such-group") as process:
-        assert process.wait(20) == 2
+        assert process.wait(60) == 2

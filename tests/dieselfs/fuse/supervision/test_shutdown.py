@@ -53,9 +53,9 @@ threading.Thread(target=threading.Event().wait).start()  # the interpreter waits
 @pytest.mark.parametrize("how", [HELD_LOCK, STUCK_THREAD])
 def test_whatever_hangs_is_ended_by_the_kernel(how: str) -> None:
     command = [sys.executable, "-c", HANGS.format(how), "forced"]
-    assert subprocess.run(command, timeout=30).returncode == -signal.SIGALRM
+    assert subprocess.run(command, timeout=60).returncode == -signal.SIGALRM
 
 
 def test_a_process_that_has_more_to_do_is_not_ended() -> None:
     command = [sys.executable, "-c", HANGS.format("import time; time.sleep(0.5)"), "not forced"]
-    assert subprocess.run(command, timeout=30).returncode == 0
+    assert subprocess.run(command, timeout=60).returncode == 0
