@@ -4,7 +4,8 @@ The lease of the killed put names the ids that it drew (`chunkstore.put_leases`)
 id is committed as it is if this put would store exactly the same: the head is sound and of this
 dataset, the object has its whole length, and each of its files lies in the sources of this put with
 the same size, mode and mtime and is not in the dataset with these. That is the test by which a put
-skips a file that is there already, so the payload is not read again. The store has acknowledged the
+skips a file that is there already, so the payload is not read again. Of a link that is kept, the
+target is compared too. The store has acknowledged the
 object as durable before the put was killed, and a store never shows half of an object. With
 `--checksum` the put compares the contents afterwards, as for other files.
 
@@ -23,6 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import xxhash
+
 from chunkstore.chunk_format import (
     KIND_DIRECTORY,
     KIND_FILE,
@@ -35,6 +38,7 @@ from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import HEAD_GUESS_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import BadSource, Corrupt, InvalidPath, NotFound
+from chunkstore.link_targets import target_problem
 from chunkstore.object_keys import chunk_key
 from chunkstore.paths import split
 from chunkstore.put_leases import PutLease
@@ -103,6 +107,25 @@ def _head(dataset: Dataset, chunk_id: ChunkId) -> tuple[bytes, ChunkHead]:
     return data, decode_head(data, chunk_id)
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a put would store at one path."""
+
+    disk_path: bytes
+    status: os.stat_result
+    depth: int
+    """The number of directories between the top of the source and it."""
+
+    def is_link_to(self, content: int) -> bool:
+        """Return True if the put keeps this link, and the hash of its target is `content`."""
+        try:
+            target = os.readlink(self.disk_path)
+        except OSError:
+            return False
+        is_kept = target_problem(target, self.depth) is None
+        return is_kept and xxhash.xxh3_64_intdigest(target) == content
+
+
 class _Wanted:
     """The files that a put would store: those of its sources that the dataset does not have."""
 
@@ -110,6 +133,7 @@ class _Wanted:
         self._namespace = dataset.namespace
         self._parents = ParentDirectories(dataset.namespace)
         self._sources = sources
+        self._real: dict[bytes, bool] = {}
         self._listed = {
             id(source): frozenset(source.paths)
             for source in sources
@@ -122,33 +146,38 @@ class _Wanted:
         if entries.versions is not None and bool((entries.versions["generation"] > 0).any()):
             return False  # it deletes or moves something
         by_directory: defaultdict[bytes, dict[bytes, tuple[int, int, int]]] = defaultdict(dict)
-        for path, kind, length, mode, mtime_ns in zip(
+        for path, kind, length, mode, mtime_ns, content in zip(
             entries.paths,
             entries.kind.tolist(),
             entries.length.tolist(),
             entries.mode.tolist(),
             entries.mtime_ns.tolist(),
+            entries.hash.tolist(),
             strict=True,
         ):
             if kind == KIND_DIRECTORY:
-                if self._source_status(path, directory=True) is None:
+                if self._source_of(path, directory=True) is None:
                     return False
                 continue
-            if kind != KIND_FILE or not self._is_on_disk(path, length, mode, mtime_ns):
+            if kind != KIND_FILE or not self._is_on_disk(path, (length, mode, mtime_ns), content):
                 return False
             directory, name = split(path)
             by_directory[directory][name] = (length, mode, mtime_ns)
         return all(self._are_absent(*found) for found in by_directory.items())
 
-    def _is_on_disk(self, path: bytes, length: int, mode: int, mtime_ns: int) -> bool:
+    def _is_on_disk(self, path: bytes, attributes: tuple[int, int, int], content: int) -> bool:
+        """Return True if the put would store this file, or a link with the target of this hash."""
         try:
             self._parents.check_file(path)
         except (BadSource, InvalidPath, PathConflict):
             return False
-        status = self._source_status(path, directory=False)
-        return status is not None and (
-            (status.st_size, status.st_mode, status.st_mtime_ns) == (length, mode, mtime_ns)
-        )
+        found = self._source_of(path, directory=False)
+        if found is None:
+            return False
+        status = found.status
+        if (status.st_size, status.st_mode, status.st_mtime_ns) != attributes:
+            return False
+        return not stat.S_ISLNK(status.st_mode) or found.is_link_to(content)
 
     def _are_absent(self, directory: bytes, files: dict[bytes, tuple[int, int, int]]) -> bool:
         """Return True if the dataset has none of these files of one directory with these values."""
@@ -159,31 +188,51 @@ class _Wanted:
             for row, attributes in zip(rows, files.values(), strict=True)
         )
 
-    def _source_status(self, path: bytes, *, directory: bool) -> os.stat_result | None:
-        """Return the attributes of the one file or directory that the put would store at `path`.
+    def _source_of(self, path: bytes, *, directory: bool) -> _Source | None:
+        """Return the one file, link or directory that the put would store at `path`.
 
         None if there is none, or more than one, or if links need a closer look than this.
         """
-        found: os.stat_result | None = None
+        found: _Source | None = None
         for source in self._sources:
             disk_path = self._disk_path(source, path, directory)
             if disk_path is None:
                 continue
+            keeps_links = source.links == "keep"
             try:
-                status = os.stat(disk_path)
+                status = os.stat(disk_path, follow_symlinks=not keeps_links)
             except OSError:
                 continue
             is_wanted = stat.S_ISDIR if directory else stat.S_ISREG
-            if found is not None or not is_wanted(status.st_mode):
+            is_kept = keeps_links and not directory and stat.S_ISLNK(status.st_mode)
+            if found is not None or not (is_wanted(status.st_mode) or is_kept):
                 return None
-            found = status
+            if (
+                keeps_links
+                and isinstance(source, SourceTree)
+                and self._is_below_link(source, disk_path)
+            ):
+                return None
+            below = _below(path, source.target) or b""
+            found = _Source(disk_path, status, below.count(b"/"))
         return found
+
+    def _is_below_link(self, source: SourceTree, disk_path: bytes) -> bool:
+        """Return True if a directory between the source and the path is a link now."""
+        top, folder = source.disk_path, os.path.dirname(disk_path)
+        if disk_path == top:
+            return False
+        if folder not in self._real:
+            inside = os.path.relpath(folder, top)
+            expected = os.path.normpath(os.path.join(os.path.realpath(top), inside))
+            self._real[folder] = os.path.realpath(folder) == expected
+        return not self._real[folder]
 
     def _disk_path(
         self, source: SourceTree | FileList, path: bytes, directory: bool
     ) -> bytes | None:
         below = _below(path, source.target)
-        if below is None or source.links != "follow":
+        if below is None or source.links not in ("follow", "keep"):
             return None
         if isinstance(source, FileList):
             is_listed = not directory and below in self._listed[id(source)]

@@ -412,7 +412,9 @@ class _Commits:
         files = 0
         for ref in commit.added:
             self._uncommitted.discard(chunk_key(self._dataset.ref.name, ref.id))
-            files += self._file_counts.pop(ref.id.value)
+            inside = self._file_counts.pop(ref.id.value)
+            files += inside
+            self._progress.chunks_of_directories += not inside
             self._progress.bytes_committed += ref.payload_bytes
         self._progress.files_committed += files
         self._ahead.add(commit, heads, files, may_be_last=self._finishing)

@@ -111,6 +111,8 @@ class PackProgress:
     """Acknowledged files: durable and in the dataset."""
     bytes_committed: int = 0
     chunks_committed: int = 0
+    chunks_of_directories: int = 0
+    """Those of them that hold no file, but attributes of directories."""
     files_unchanged: int = 0
     files_repaired: int = 0
     """Packed files that the dataset had, but whose stored content was damaged."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.commit_log import newest_generation
@@ -145,6 +146,28 @@ def test_what_a_killed_put_stored_is_used(puts: Puts, call: int, measured: Measu
     assert len(records) == puts.chunks()
     assert stored <= puts.chunks()
     assert puts.states() == []
+
+
+def test_links_that_a_killed_put_stored_are_used(puts: Puts) -> None:
+    links = {f"a/link{number}": f"../b/{number}" for number in range(8)}
+    for path, target in links.items():
+        (puts.source / path).symlink_to(target)
+    puts.ended("--links", "--exclude", "*")
+    assert puts.start("--links", point=KillPoint(False, 5, "before", "create")).end().was_killed
+    stored = puts.chunks()
+    changed = puts.source / "a/link3"
+    status = changed.lstat()
+    changed.unlink()
+    changed.symlink_to("../b/9")  # as long as before
+    os.utime(changed, ns=(status.st_mtime_ns, status.st_mtime_ns), follow_symlinks=False)
+    assert int(str(puts.ended("--links")["reused"])) > 100
+    with puts.places.opened() as dataset:
+        assert set(dataset.namespace.chunks())
+        entry = dataset.namespace.stat(b"a/link3").row
+        assert int(entry["hash"]) == xxhash.xxh3_64_intdigest(b"../b/9")
+        total = len(FILES) + len(links)
+        assert dataset.namespace.state().files == total
+    assert puts.chunks() <= stored + 12  # those of the changed link are stored again
 
 
 def test_chunks_whose_files_have_changed_are_not_used(puts: Puts) -> None:

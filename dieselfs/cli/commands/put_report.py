@@ -109,6 +109,10 @@ def show_summary(
     if output.quiet:
         return
     rate = files / elapsed_s if elapsed_s else 0
+    apart = progress.chunks_of_directories
+    where = f"in {counted(chunks - apart, 'chunk')}"
+    if apart:
+        where += f" and {apart} of directories alone"
     skipped = f", {unchanged:,} unchanged" if unchanged else ""
     if progress.files_reused:
         skipped += f", {progress.files_reused:,} in chunks that a killed put had stored"
@@ -122,8 +126,8 @@ def show_summary(
     if shown is not None and shown.is_new:
         skipped += f", snapshot {shown.snapshot_id.partition('-')[0]} published"
     output.line(
-        f"put {counted(files, 'file')}, {human_size(size_bytes)}, in {counted(chunks, 'chunk')}"
-        f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"
+        f"put {counted(files, 'file')}, {human_size(size_bytes)}, {where}{skipped}, "
+        f"{elapsed_s:.1f} s, {rate:,.0f} files/s"
     )
     if sys.stdout.isatty():
         output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")

@@ -36,6 +36,7 @@ from dieselfs.packing.worker import _LARGE_BYTES
 from metadata.errors import DatasetNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
 from tests.contracts.key_value_store_contract import fork
+from tests.dieselfs.cli.conftest import Dlcmd
 from tests.dieselfs.dataset_content import Node, content_of, tree_of
 from tests.eventually import PATIENCE_S, eventually
 from tests.forked_programs import run_forked
@@ -942,3 +943,11 @@ def test_an_order_that_is_wanted_is_kept_with_any_number_of_jobs(
     place.summary("--order", "path", "-j", "4", "--chunk-size", "16KiB", f"{source}/", "dl://d")
     packed = [os.fsdecode(path) for group in place.chunk_groups() for path in group]
     assert packed == names
+
+
+def test_a_chunk_of_directories_alone_is_told_apart(dlcmd: Dlcmd, tmp_path: Path) -> None:
+    source = tmp_path / "one"
+    source.mkdir()
+    (source / "large").write_bytes(bytes(5 << 20))  # has a chunk to itself
+    result = dlcmd("put", f"{source}/", "one", "-j", "1")
+    assert "put 1 file, 5.0 MiB, in 1 chunk and 1 of directories alone" in result.lines[-1]
