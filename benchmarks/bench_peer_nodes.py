@@ -8,9 +8,10 @@ file.
 
 Expectation: a node alone reads its own memory, in 2 us through the client, many times memcached's
 rate. Of n nodes, 1 - 1.5/n of the files are in another node's memory alone, and cost both sides
-some 45 us of Python; memcached 25 us. All of it is on the same two cores, so no rate grows with the
-nodes as in the paper, whose nodes have 32 each: about memcached's rate with 4 nodes, and 0.7 of it
-with 8. A mount answers a READ a file, in 40 us more. Needs root.
+some 45 us of Python, and a question to the own master now and then; memcached 25 us. All of it is
+on the same two cores, with the masters of two tasks, so no rate grows with the nodes as in the
+paper, whose nodes have 32 each: half of memcached's with 2 and 4 nodes, less with 8. A mount
+answers a READ a file, in 40 us more. Needs root.
 
     python -m benchmarks.bench_peer_nodes [--nodes 1,2,4,8] [--files 40000] [--rounds 3] [--quick]
 """

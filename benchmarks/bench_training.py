@@ -14,10 +14,11 @@ worker. Four loaders take turns, with the same weights to begin with:
 The waiting is that of the training loop for a batch. Accuracy is taken after each epoch, off the
 clock; the time to the same accuracy is that to the lowest of the loaders' best.
 
-Expectation: a batch of 64 takes the network 150 ms, and the store 64 x 8.3 = 530 ms file by file:
-two thirds of the time are waiting. Chunk-wise it takes one or two chunks, 10 to 20 ms, which are
-there before: no waiting but for the first batch of an epoch, and the time of ext4. The paper halves
-the waiting and saves 15 to 27 % of the time; its network is slower and its store is faster.
+Expectation: a batch of 64 takes the network 100 ms, and the store 64 x 8.3 = 530 ms file by file,
+beside each other: four fifths of the time are waiting. Chunk-wise it takes one or two chunks, 10 to
+20 ms, which are there before: no waiting but for the first batch of an epoch, and the time of ext4,
+a fifth. The paper halves the waiting and saves 15 to 27 % of the time: its network is slower and
+its store is faster.
 
     python -m benchmarks.bench_training [--per-class 128] [--epochs 6] [--rounds 1] [--quick]
 """
