@@ -296,7 +296,7 @@ class Pools:
 
 def unavailable(shown: object, error: Reply, timeout_s: float | None = None) -> IndexUnavailable:
     """Return the error of the index `shown`; `IndexDenied` if it refused the user."""
-    kind = IndexDenied if isinstance(error, _DENIED) else IndexUnavailable
+    kind = IndexDenied if _is_denied(error) else IndexUnavailable
     return kind(f"index {shown}: {advice(error, timeout_s)}")
 
 
@@ -304,7 +304,7 @@ def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
     """Return one line that says what is wrong and what to do."""
     reason = str(error).partition("\n")[0]
     match error:
-        case error if isinstance(error, _DENIED):
+        case error if _is_denied(error):
             return f"the server refused access ({reason}): check user and password"
         case exceptions.BusyLoadingError():
             return "the server is still loading its data: try again shortly"
@@ -323,6 +323,11 @@ def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
             return "the server belongs to a cluster: write redis+cluster:// instead of redis://"
         case _:
             return f"the server answered {reason!r}"
+
+
+def _is_denied(error: Reply) -> bool:
+    """Return whether the server refused the user, for a command or for one inside a script."""
+    return isinstance(error, _DENIED) or "can't run this command" in str(error)
 
 
 def is_error(reply: Reply) -> bool:

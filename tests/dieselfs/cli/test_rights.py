@@ -13,7 +13,7 @@ import pytest
 from chunkstore.chunk_id import print_id
 from chunkstore.commit_log import find_dataset
 from dieselfs.assembly import open_store
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexDenied
 from metadata.kv.redis_leases import RedisLeaseSet
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.docs.blocks import blocks_of
@@ -119,8 +119,12 @@ def test_peers_meet_at_the_key_of_their_task_alone(own_redis_server: RedisProces
     assert leases.renew("node1", b"node1 10.0.0.1:7400", 60) == [b"node1 10.0.0.1:7400"]
     assert leases.entries() == [b"node1 10.0.0.1:7400"]
     leases.remove(b"node1 10.0.0.1:7400")
-    with pytest.raises(IndexUnavailable, match="refused access"):
+    with pytest.raises(IndexDenied, match="refused access"):
         others.renew("node1", b"node1 10.0.0.1:7400", 60)
+    with own_redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "imagenet-writer", "-time")
+    with pytest.raises(IndexDenied, match="refused access"):  # a command inside a script
+        leases.entries()
     leases.close()
     others.close()
 
