@@ -10,12 +10,15 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from chunkstore.counted import counted as counted
 from dieselfs.cli.values.short_ids import short_id
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.former_names import with_former_keys
+
+_LEAST_CELL: Final = 12
+"""Characters to which a column is shortened at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,16 @@ class Output:
         left_out = [heading for heading in headings if heading not in shown]
         if left_out and lines:
             self.note(f"columns left out: {', '.join(left_out)}; --wide shows all")
+        elif lines and lines != aligned(headings, cells):
+            self.note("values are shortened (…); --wide shows all")
 
     def fitted(
         self, headings: Sequence[str], rows: Sequence[Sequence[str]], expendable: Sequence[str] = ()
     ) -> tuple[list[str], list[str]]:
-        """Return the headings of the columns that fit the terminal, and the lines of the table."""
+        """Return the headings of the columns that fit the terminal, and the lines of the table.
+
+        Cells are shortened in the middle if leaving out the `expendable` columns is not enough.
+        """
         columns = list(range(len(headings)))
         lines = aligned(headings, rows)
         if not (self.is_compact and lines):
@@ -145,7 +153,12 @@ class Output:
             lines = aligned(
                 [headings[at] for at in columns], [[row[at] for at in columns] for row in rows]
             )
-        return [headings[at] for at in columns], lines
+        shown = [headings[at] for at in columns]
+        if max(map(len, lines)) > width:
+            lines = aligned(
+                *_shortened(shown, [[row[at] for at in columns] for row in rows], width)
+            )
+        return shown, lines
 
     def details(self, record: Mapping[str, Any], fields: Mapping[str, str]) -> None:
         """Write one thing: its record with --json, or else `name: value` lines, aligned."""
@@ -166,6 +179,32 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     padded = (zip(line, widths, strict=True) for line in (headings, *cells))
     return ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded]
+
+
+def _shortened(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], width: int
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows that fit a width, the widest columns cut first.
+
+    No column is cut below `_LEAST_CELL`, so a table of many columns may still be wider.
+    """
+    cells = [list(headings), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    while (excess := sum(widths) + 2 * (len(widths) - 1) - width) > 0:
+        widest = max(widths)
+        if widest <= _LEAST_CELL:
+            break
+        widths[widths.index(widest)] = max(_LEAST_CELL, widest - excess)
+    first, *others = [list(map(_cut, line, widths)) for line in cells]
+    return first, others
+
+
+def _cut(cell: str, width: int) -> str:
+    """Return a cell without its middle, if it is wider than that and not coloured."""
+    if len(cell) <= width or "\x1b" in cell:
+        return cell
+    head = (width - 1) // 2
+    return f"{cell[:head]}…{cell[head + 1 - width :]}"
 
 
 def printable(text: str) -> str:

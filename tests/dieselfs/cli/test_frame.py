@@ -202,6 +202,24 @@ def test_a_table_fits_the_terminal(
     assert shown(Output(terminal=True), "SINCE")[0].split() == headings
 
 
+def test_cells_are_shortened_where_columns_left_out_are_not_enough(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    key = "datasets/pets/chunks/" + "k" * 60
+    row = ["chunk", key, "no commit names it, since the put that stored it was killed", "garbage"]
+    headings = ["KIND", "WHERE", "WHY", "STATE"]
+    Output(terminal=True).table(headings, [row])
+    Output(terminal=True, wide=True).table(headings, [row])
+    sys.stdout.flush()
+    out, err = capfdbinary.readouterr()
+    cut, whole = (line for line in out.decode().splitlines() if "garbage" in line)
+    assert len(cut) == 80
+    assert cut.startswith("chunk  datas…kkk")
+    assert whole.split("  ") == row
+    assert err.decode() == "values are shortened (…); --wide shows all\n"
+
+
 def test_ids_and_times_are_short_on_a_terminal() -> None:
     terminal, pipe, wide = Output(terminal=True), Output(), Output(terminal=True, wide=True)
     assert terminal.snapshot_id(SNAPSHOT_ID) == "12-8d3f0112"
