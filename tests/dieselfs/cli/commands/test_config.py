@@ -151,7 +151,7 @@ def test_a_mount_takes_the_settings_and_its_daemon_too(
         assert dlcmd("config", "set", key, value).code == 0
     assert dlcmd("snapshot", "create", "pets").code == 0
     assert (tmp_path / "stored-index").is_dir()
-    assert dlcmd("rm", "-y", "pets:cat/1.jpg").code == 0
+    assert dlcmd("rm", "-y", "--no-publish", "pets:cat/1.jpg").code == 0
     assert dlcmd("mount", "pets", mountpoint, "--no-refresh").code == 8, "it is stale"
     result = dlcmd("mount", "pets", mountpoint)
     assert result.code == 0, result.err
