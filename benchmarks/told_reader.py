@@ -3,9 +3,9 @@
     python -m benchmarks.told_reader [--away] SNAPSHOT ROOT LIST GROUP READER [FLAG …]
 
 The order is the chunk-wise shuffled one of seed 1 with groups of GROUP chunks. It is announced as a
-sampler announces it; then `READER -w FLAG … ROOT LIST` reads it and prints what it found. With
---away it becomes another user, in a mount namespace and with a /dev/shm of its own: so the plan
-goes through the mount. LIST is written first, if it is missing.
+sampler announces it. When the mount has laid it out, `READER -w FLAG … ROOT LIST` reads it and
+prints what it found. With --away it becomes another user, in a mount namespace and with a /dev/shm
+of its own: so the plan goes through the mount. LIST is written first, if it is missing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.mount_contenders import statistics
 from dieselfs.prefetch.announcement import announce
 from dieselfs.prefetch.foreign_plan import ForeignPlanFile
 from dieselfs.prefetch.plan_file import ReadingPlan
@@ -27,6 +29,7 @@ from metadata.snapshot import Snapshot
 
 STRANGER = 61003
 _NEW_MOUNT_NAMESPACE = 0x20000
+_LAID_OUT_S = 60.0
 
 
 def go_away() -> None:
@@ -61,6 +64,9 @@ def main() -> int:
     told = announce(options.root, plan)
     if told is None or isinstance(told, ForeignPlanFile) != options.away:
         sys.exit(f"the plan was told as {told}")
+    deadline = time.monotonic() + _LAID_OUT_S
+    while not statistics(options.root)["plan"]["files"] and time.monotonic() < deadline:
+        time.sleep(0.01)
     done = subprocess.run(
         [options.reader, "-w", *flags, options.root, options.list], check=False
     ).returncode
