@@ -3,7 +3,7 @@
 A commit's records (`metadata.commit_records`) are what the index gets of it. While every commit
 only adds files under new names, the records of all commits together are the index, so they need not
 be read from it again. Anything else is refused: a name that is given twice, a tombstone, a retired
-chunk, a commit that is missing. Memory holds about 150 bytes a file.
+chunk, a commit that is missing. A file needs about 500 bytes of memory.
 """
 
 from __future__ import annotations

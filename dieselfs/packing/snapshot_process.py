@@ -26,7 +26,7 @@ from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from metadata.committed_tree import CommittedTree, NotOnlyNew
 from metadata.records import DatasetState
 
-MOST_FILES: Final = 1 << 20
+MOST_FILES: Final = 600_000
 WORTHWHILE_FILES: Final = 10_000
 """Number of files of the first commit from which on the process, which takes 5 ms, is started."""
 _END_TIMEOUT_S: Final = 5.0
