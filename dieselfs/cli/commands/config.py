@@ -74,9 +74,9 @@ def set_(context: CommandContext, key: str, value: str, dataset: str | None) -> 
 @click.argument("key")
 @_dataset_option
 def get(context: CommandContext, key: str, dataset: str | None) -> None:
-    """Print the value that is set in the store; exit code 4 if there is none.
+    """Print the value that is set in the store.
 
-    `dlcmd config explain` prints the value that counts on this node.
+    The exit code is 4 if none is set. `dlcmd config explain` prints the value that counts on this node.
     """
     from chunkstore.errors import NotFound
     from chunkstore.store_settings import newest_version

@@ -50,7 +50,7 @@ def ls(context: CommandContext, human: bool | None) -> int:
 @click.argument("name")
 @human_option
 def info(context: CommandContext, name: str, human: bool | None) -> None:
-    """Describe a dataset: totals, generation, chunks and holes, and how it is packed.
+    """Describe a dataset: totals, generation, chunks, holes, packing.
 
     Holes are entries of chunks that were deleted or replaced.
     """

@@ -234,7 +234,7 @@ def test_as_many_threads_receive_as_the_user_says(
         return found
 
     more = threads("--threads", "40") - threads("-o", "threads=3")
-    assert 35 <= more <= 39, "37, and a few threads that wait or have waited"
+    assert 30 <= more <= 44, "37, and a few threads that wait or have waited"
 
 
 @pytest.mark.parametrize("how", [["--threads", "0"], ["-o", "threads=65"], ["-o", "threads=two"]])
