@@ -76,7 +76,8 @@ def set_(context: CommandContext, key: str, value: str, dataset: str | None) -> 
 def get(context: CommandContext, key: str, dataset: str | None) -> None:
     """Print the value that is set in the store.
 
-    The exit code is 4 if none is set. `dlcmd config explain` prints the value that counts on this node.
+    The exit code is 4 if none is set. `dlcmd config explain` prints the value that counts on this
+    node.
     """
     from chunkstore.errors import NotFound
     from chunkstore.store_settings import newest_version
