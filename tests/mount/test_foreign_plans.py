@@ -26,7 +26,7 @@ from dieselfs.prefetch.plan_file import ReadingPlan
 from metadata.snapshot import Snapshot
 from tests.eventually import PATIENCE_S, eventually
 from tests.mount.conftest import FOR_ALL
-from tests.mount.mounting import Mount, both_fronts, mounted
+from tests.mount.mounting import Mount, both_fronts, is_alive, mounted
 from tests.mount.packing import PackedDataset
 from tests.mount.test_plans import content, pack_files
 
@@ -198,6 +198,7 @@ def test_the_next_server_is_told_the_plan_again(
         before = mount.server_pid
         os.kill(mount.pid, signal.SIGUSR2)
         mount.await_server_after(before)
+        eventually(lambda: not is_alive(before), "the end of a server that takes positions still")
     eventually(lambda: kinds(mount) == [0, 0, 0], "a server without the plan")
     told.position = TOLD_EVERY
     eventually(lambda: kinds(mount) == [0, 1, 0], "the plan, told again")

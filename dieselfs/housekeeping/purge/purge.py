@@ -85,7 +85,9 @@ def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:
     """
     request = _settled(dataset, request)
     chosen = _chosen(dataset.namespace.chunks(), request)
-    deletable, waiting = _retired_after_replacement(dataset, _commits(dataset, []), request.grace_s)
+    deletable, waiting, _ = _retired_after_replacement(
+        dataset, _commits(dataset, []), request.grace_s
+    )
     return PurgePlan(
         chosen,
         tuple(deletable),
@@ -122,7 +124,9 @@ class _Purge:
                 break
         else:
             self._delete()
-        _, waiting, pinned = _retired(self.dataset, self.commits, self.request.grace_s)
+        _, waiting, pinned = _retired_after_replacement(
+            self.dataset, self.commits, self.request.grace_s
+        )
         return PurgeReport(
             bytes_before=before,
             bytes_after=_dataset_bytes(self.dataset),
@@ -148,7 +152,7 @@ class _Purge:
         """Delete the retired chunks that no reader may need any more."""
         self.commits = _commits(self.dataset, self.commits)
         grace_s = self.request.grace_s
-        deletable, _ = _retired_after_replacement(self.dataset, self.commits, grace_s)
+        deletable, _, _ = _retired_after_replacement(self.dataset, self.commits, grace_s)
         if not deletable:
             return
         now, _, _ = _retired(self.dataset, self.commits, grace_s)
@@ -404,14 +408,12 @@ def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
 
 def _retired_after_replacement(
     dataset: Dataset, commits: Sequence[Commit], grace_s: float
-) -> tuple[list[RetiredChunk], list[RetiredChunk]]:
-    """Return the retired chunks that may be deleted, and those that must stay.
+) -> tuple[list[RetiredChunk], list[RetiredChunk], Pins]:
+    """Return the retired chunks that may be deleted, those that must stay, and the pins.
 
     The snapshots that puts published do not count: a purge replaces them if they are in its way.
     """
-    marked = replaceable(dataset.store, dataset.ref.name)
-    deletable, waiting, _ = _retired(dataset, commits, grace_s, marked)
-    return deletable, waiting
+    return _retired(dataset, commits, grace_s, replaceable(dataset.store, dataset.ref.name))
 
 
 def _retired(
