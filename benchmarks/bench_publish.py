@@ -5,10 +5,10 @@ in turn, the whole command timed. Files of few bytes are the worst case: the put
 processor time a file. The snapshot costs 4 µs, in a process that builds it from the commits while
 the put applies these to the index (4 µs on another core). So 0.98 of the rate is expected here,
 with two cores. A scan of the index after the last commit and a build would cost 2.5 µs, on one
-core: 0.89. Files of 110 KiB cost the put 200 µs each, and the snapshot is 0.98 of it or more.
+core: 0.89. Files of 4 KiB cost the put 25 µs each, and the snapshot is 0.98 of it or more.
 
-    python -m benchmarks.bench_publish        # 500,000 files of 8 bytes, 5,000 of 110 KiB
-    python -m benchmarks.bench_publish --files 100000 --rounds 3
+    python -m benchmarks.bench_publish        # 500,000 files of 8 bytes, then of 4 KiB (8 GB)
+    python -m benchmarks.bench_publish --files 100000 --rounds 3 --sizes 8,112640
 """
 
 from __future__ import annotations
@@ -81,14 +81,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--files", type=int, default=500_000, help="of 8 bytes; a hundredth as many of 110 KiB"
-    )
+    parser.add_argument("--files", type=int, default=500_000)
+    parser.add_argument("--sizes", default="8,4096", help="bytes of a file, in turn")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    for files, size_bytes in ((options.files, 8), (max(options.files // 100, 1000), 110 << 10)):
+    for size_bytes in map(int, options.sizes.split(",")):
         with scratch("publish") as folder:
-            compare(files, size_bytes, options.rounds, folder)
+            compare(options.files, size_bytes, options.rounds, folder)
 
 
 if __name__ == "__main__":

@@ -409,14 +409,13 @@ class _Commits:
     def _publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
         self._progress.commits += 1
         self._progress.chunks_committed += len(commit.added)
-        files = 0
         for ref in commit.added:
             self._uncommitted.discard(chunk_key(self._dataset.ref.name, ref.id))
             inside = self._file_counts.pop(ref.id.value)
-            files += inside
+            self._progress.files_committed += inside
             self._progress.chunks_of_directories += not inside
             self._progress.bytes_committed += ref.payload_bytes
-        self._progress.files_committed += files
-        self._ahead.add(commit, heads, files, may_be_last=self._finishing)
+        found = self._progress.files_found  # all of them: commits wait for the preflight
+        self._ahead.add(commit, heads, found, is_last=self._finishing and not self._uncommitted)
         self._publisher.publish(commit, heads)
         self._progress.changed()

@@ -28,7 +28,7 @@ from metadata.records import DatasetState
 
 MOST_FILES: Final = 600_000
 WORTHWHILE_FILES: Final = 10_000
-"""Number of files of the first commit from which on the process, which takes 5 ms, is started."""
+"""Number of files of a put from which on the process, which takes 5 ms, is started."""
 _END_TIMEOUT_S: Final = 5.0
 _FOR_THE_PARENT: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,7 +38,7 @@ class _Added(NamedTuple):
 
     commit: Commit
     heads: Sequence[bytes]
-    may_be_last: bool
+    is_last: bool
 
 
 class SnapshotProcess:
@@ -50,14 +50,18 @@ class SnapshotProcess:
         self._connection: Connection | None = None
         self._process: ForkProcess | None = None
 
-    def add(self, commit: Commit, heads: Sequence[bytes], files: int, *, may_be_last: bool) -> None:
-        """Send a commit; after one that may be the last the snapshot is built at once."""
+    def add(self, commit: Commit, heads: Sequence[bytes], found: int, *, is_last: bool) -> None:
+        """Send a commit of a put that found so many files.
+
+        After the last one the snapshot is built at once.
+        """
         is_first, folder = commit.generation == BIRTH_GENERATION + 1, self._folder
-        if is_first and files >= WORTHWHILE_FILES and folder is not None and _may_fork():
+        is_worthwhile = WORTHWHILE_FILES <= found <= MOST_FILES
+        if is_first and is_worthwhile and folder is not None and _may_fork():
             self._start(folder)
         if self._connection is not None:
             with suppress(OSError):  # `snapshot_of` learns that the process has ended
-                self._connection.send(_Added(commit, heads, may_be_last))
+                self._connection.send(_Added(commit, heads, is_last))
 
     def snapshot_of(self, state: DatasetState) -> Path | None:
         """Return the snapshot of this state of the index; None if the process has none."""
@@ -137,7 +141,7 @@ def _build(
             built[0].unlink()
             built = None
         tree.add(message.commit, [decode_head(memoryview(head)) for head in message.heads])
-        if message.may_be_last and messages.empty():
+        if message.is_last:
             built = _written(tree, folder)
     if message is None:
         connection.send(built or _written(tree, folder))

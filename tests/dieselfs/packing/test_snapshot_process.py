@@ -93,9 +93,9 @@ def test_a_process_that_is_killed_is_replaced_by_a_scan(
     add = SnapshotProcess.add
 
     def add_and_kill(
-        self: SnapshotProcess, commit: Commit, heads: list[bytes], files: int, *, may_be_last: bool
+        self: SnapshotProcess, commit: Commit, heads: list[bytes], found: int, *, is_last: bool
     ) -> None:
-        add(self, commit, heads, files, may_be_last=may_be_last)
+        add(self, commit, heads, found, is_last=is_last)
         assert self._process is not None
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGKILL)
