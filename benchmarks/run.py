@@ -40,6 +40,7 @@ QUICK = {
     "bench_mount": ["--quick"],
     "bench_large_samples": ["--quick"],
     "bench_snapshot": ["--files", "20000"],
+    "bench_samples": ["--quick"],
     "bench_scrub": ["--quick"],
     "bench_shuffle": ["--files", "20000"],
     "bench_readers": ["--quick"],

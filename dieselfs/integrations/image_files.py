@@ -16,7 +16,7 @@ import os
 from typing import Any
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes:
+def read_file(path: str | bytes | os.PathLike[str]) -> bytes:
     """Return the bytes of a file. Raises `OSError` as `open` does."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

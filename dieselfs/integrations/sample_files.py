@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -48,12 +48,14 @@ class SampleFiles:
 
     snapshot: Snapshot
     by_sample: Inodes
-    """The inode of each sample, by sample index."""
+    """The inode of each sample, by sample index: its file, or the first of its files."""
     files: Inodes
     """The same inodes, ascending."""
     sample_of: npt.NDArray[np.int64]
     """The sample index of `files[i]`."""
     mount_root: Path | None = None
+    parts: Inodes | None = None
+    """The inodes of all files of each sample, by sample index, if samples have several files."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -61,6 +63,17 @@ class SampleFiles:
     def samples_of(self, inodes: Inodes) -> npt.NDArray[np.int64]:
         """Return the sample indices of files that are all among these."""
         return self.sample_of[np.searchsorted(self.files, inodes)]
+
+    @property
+    def files_each(self) -> int:
+        """The number of files of a sample."""
+        return 1 if self.parts is None else self.parts.shape[1]
+
+    def all_files_of(self, inodes: Inodes) -> Inodes:
+        """Return the files of the samples of these files, sample by sample."""
+        if self.parts is None:
+            return inodes
+        return self.parts[self.samples_of(inodes)].ravel()
 
     def check_same(self, dataset: Any) -> None:
         """Raise `UsageError` if the samples of `dataset` are seen to be others than these.
@@ -124,18 +137,22 @@ def sample_files_of(
     """
     inodes = getattr(samples, "inodes", None)
     if inodes is not None:
-        return _columns(samples.snapshot, np.asarray(inodes))
+        columns = _columns(
+            samples.snapshot, np.asarray(inodes), getattr(samples, "mount_root", None)
+        )
+        return replace(columns, parts=getattr(samples, "part_inodes", None))
     if hasattr(samples, "dataset") and hasattr(samples, "indices"):
         whole = sample_files_of(samples.dataset, mount=mount, snapshot=snapshot)
-        chosen = whole.by_sample[np.asarray(samples.indices, np.int64)]
-        return _columns(whole.snapshot, chosen, whole.mount_root)
+        chosen = np.asarray(samples.indices, np.int64)
+        columns = _columns(whole.snapshot, whole.by_sample[chosen], whole.mount_root)
+        return replace(columns, parts=None if whole.parts is None else whole.parts[chosen])
     paths = _paths_of(samples)
     if not paths:
         raise UsageError("there are no samples to shuffle", _HOW)
     root = mount
     if mount is None and (snapshot is None or os.path.isabs(paths[0])):
-        root = _mount_of(paths[0])
-    opened = _opened(snapshot, root)
+        root = mount_of(paths[0])
+    opened = opened_snapshot(snapshot, root)
     return _columns(opened, _inodes_of(opened, paths, root), None if root is None else Path(root))
 
 
@@ -152,7 +169,8 @@ def _paths_of(samples: Any) -> Sequence[str]:
     return listed
 
 
-def _mount_of(path: str) -> Path:
+def mount_of(path: str) -> Path:
+    """Return the root of the mount that a path lies in; `UsageError` if it lies in none."""
     root = mount_above(path)
     if root is None:
         raise UsageError(
@@ -163,9 +181,10 @@ def _mount_of(path: str) -> Path:
     return root
 
 
-def _opened(
+def opened_snapshot(
     snapshot: Snapshot | str | os.PathLike[str] | None, root: str | os.PathLike[str] | None
 ) -> Snapshot:
+    """Return the snapshot that is given, or else the one that a mount shows."""
     if isinstance(snapshot, Snapshot):
         return snapshot
     if snapshot is None:

@@ -11,7 +11,7 @@ from typing import Self
 
 from dieselfs.cache.read_stack import ReadStack, client_settings
 from dieselfs.cache.task.node_memory import NodeMemory
-from dieselfs.cache.task.sample_reader import SampleReader
+from dieselfs.cache.task.sample_reader import Inodes, SampleReader
 from dieselfs.client import Client
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
@@ -42,6 +42,10 @@ class SampleSource:
             settings, expected = client_settings(), ExpectedFiles(snapshot)
             memory = ReadStack(dataset.ref, dataset.store, settings, expected).open_memory()
         return cls(snapshot, memory, SampleReader(snapshot, memory))
+
+    def read_many(self, inodes: Inodes) -> list[bytes]:
+        """Return whole files, in order."""
+        return self.reader.read_many(inodes)
 
     def announce(self, plan: ReadingPlan, position: int = 0, after: str = "") -> PlanFile | None:
         """Have the master of the node memory prefetch a plan.

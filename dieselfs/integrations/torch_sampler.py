@@ -79,7 +79,8 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         """Create a sampler. Takes about 1 s for 1.28 M paths, which are not kept.
 
         - `samples`: a dataset with `samples` as ImageFolder has them, a `Subset` of one, a
-          `DieselDataset`, or the paths by index. They may be any of the dataset's files, each once.
+          `DieselDataset`, a `SampleDataset`, or the paths by index. They may be any of the
+          dataset's files, each once.
         - `mount`, `snapshot`: found from the first path unless given. With a snapshot, relative
           paths are relative to the dataset's root.
         - `seed`: 0, or a loaded state's.
@@ -229,7 +230,8 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         is_drawn = self.progress == "drawn"
         self._done = 0 if is_counted or is_drawn or self._start == len(order) else None
         key = (self.epoch, self.seed, len(self._files))
-        self._publisher.begin(key, partial(self._plan, order), self._start)
+        files_each = self._samples.files_each
+        self._publisher.begin(key, partial(self._plan, order), self._start * files_each)
         for start in range(self._start, len(order), _DRAWN_AT_ONCE):
             part = order.inodes[start : start + _DRAWN_AT_ONCE]
             for number, sample in enumerate(self._samples.samples_of(part).tolist(), start + 1):
@@ -245,7 +247,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
                     partial(self._whole_plan, self.epoch + 1),
                 )
                 if not is_counted:
-                    self._publisher.progress(start + len(part) - self.in_flight)
+                    self._publisher.progress((start + len(part) - self.in_flight) * files_each)
         if iteration is self.iteration:
             self._drawn_to_the_end = True
 
@@ -277,7 +279,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         A loader that counts samples calls this.
         """
         self._done = min(samples, self.samples_left)
-        self._publisher.progress(self._start + self._done)
+        self._publisher.progress((self._start + self._done) * self._samples.files_each)
 
     def state_dict(
         self, *, batches_done: int | None = None, samples_done: int | None = None
@@ -415,8 +417,14 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         return self._plan(self._order(epoch, self._samples.files))
 
     def _plan(self, order: ShuffledOrder) -> ReadingPlan:
-        snapshot = self._samples.snapshot
-        return ReadingPlan(snapshot.id, order.inodes, order.group_start, os.fspath(snapshot.path))
+        """Return the plan of all files of the samples, of which an order has one file each."""
+        samples = self._samples
+        return ReadingPlan(
+            samples.snapshot.id,
+            samples.all_files_of(order.inodes),
+            order.group_start * samples.files_each,
+            os.fspath(samples.snapshot.path),
+        )
 
 
 def _listener(samples: Any) -> Announce | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chunkstore.keep_together import KeepTogether
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
@@ -58,7 +59,12 @@ class MadeDataset:
         )
 
 
-def make(folder: Path, paths: list[str], content: Callable[[str], bytes] = content) -> MadeDataset:
+def make(
+    folder: Path,
+    paths: list[str],
+    content: Callable[[str], bytes] = content,
+    keep_together: KeepTogether = "none",
+) -> MadeDataset:
     (folder / "store").mkdir(parents=True)
     with Client.connect(
         "pets",
@@ -68,6 +74,7 @@ def make(folder: Path, paths: list[str], content: Callable[[str], bytes] = conte
         create=True,
         target_bytes=4096,
         open_chunks=4,
+        keep_together=keep_together,
     ) as client:
         for path in paths:
             client.put(content(path), path)
