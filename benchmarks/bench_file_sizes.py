@@ -37,7 +37,7 @@ PAPER_MB_PER_S = {
     1 << 20: 3104.26,
     4 << 20: 3197.68,
 }
-"""Of the paper's storage cluster, six machines with six SSDs each, by the size of files."""
+"""The rates of the paper's storage cluster (6 machines, 6 SSDs each), by the size of files."""
 MOST_FILES = 100_000
 GROUPS = 10
 

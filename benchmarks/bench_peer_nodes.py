@@ -30,7 +30,7 @@ from tests.services.network_nodes import Network, network_nodes
 SIZE_BYTES, CHUNK_BYTES = 4 << 10, 256 << 10
 MEMCACHED = "memcached"
 PAPER_QPS = {"API": 1_200_000, "mount": 800_000, MEMCACHED: 560_000, "Lustre": 40_000}
-"""Of ten nodes with 16 threads each."""
+"""The rates of ten nodes with 16 threads each."""
 READ_S = 300.0
 
 

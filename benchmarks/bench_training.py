@@ -73,10 +73,10 @@ Batches = Callable[[int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What one training was like."""
+    """The course of one training."""
 
     waits_s: list[list[float]] = field(default_factory=list)
-    """By epoch and iteration."""
+    """The seconds of each wait, by epoch and iteration."""
     seconds: list[float] = field(default_factory=list)
     """From the beginning to the end of each epoch."""
     accuracy: list[float] = field(default_factory=list)

@@ -34,7 +34,7 @@ from dieselfs.client import Client
 from tests.services.redis_processes import RedisCluster, RedisProcess
 
 SIZES = {4 << 10: 1, 128 << 10: 20}
-"""Bytes of a file, and by what the number of files is divided."""
+"""The bytes of a file, and the divisor of the number of files."""
 MEMCACHED = "memcached set"
 DIRECTORY = "shared directory"
 PAPER = {
@@ -134,7 +134,7 @@ class Datasets:
         self._connect(name, create=True).close()
 
     def remove(self, name: str, files: int) -> None:
-        """Of which each file must be there."""
+        """Remove the dataset `name`, which must have all its files."""
         client = self._connect(name)
         with client:
             found = client.dataset.namespace.state().files

@@ -109,7 +109,7 @@ def _head(dataset: Dataset, chunk_id: ChunkId) -> tuple[bytes, ChunkHead]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a put would store at one path."""
+    """The entry that a put would store at one path."""
 
     disk_path: bytes
     status: os.stat_result

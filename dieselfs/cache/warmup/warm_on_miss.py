@@ -56,7 +56,7 @@ _MAX_DATASETS: Final = 1024
 
 @dataclass(slots=True)
 class _Warmed:
-    """What is known of one dataset."""
+    """The knowledge of one dataset."""
 
     work: BackgroundWarmUp | None = None
     considered: frozenset[bytes] = frozenset()

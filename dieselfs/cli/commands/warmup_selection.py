@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to warm; all of the dataset if nothing is given."""
+    """The selection to warm; all of the dataset if nothing is given."""
 
     path: str
     """A file or directory, below which the names of the list lie; empty: the root."""
