@@ -314,7 +314,8 @@ class PrefetcherRun:
 
     def _handle(self, result: Fetched | PlannedOrder | Refused, now: float) -> None:
         if isinstance(result, PlannedOrder):
-            self._laid_out = result
+            if result.readers == self._requested:  # else it was overtaken by a later request
+                self._laid_out = result
         elif isinstance(result, Refused):
             log.warning("an order is not prefetched: %s", result.error)
             self._planner.refuse(result.readers)

@@ -12,8 +12,9 @@ from chunkstore.errors import Unavailable
 from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.prefetch import prefetcher
 from dieselfs.prefetch.plan_file import ReadingPlan
+from dieselfs.prefetch.planner import Planner
 from dieselfs.prefetch.prefetcher import Prefetcher, PrefetcherRun
-from dieselfs.prefetch.window import FETCHES, PrefetchStatistics
+from dieselfs.prefetch.window import FETCHES, PlannedOrder, PrefetchStatistics
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
 from tests.dieselfs.prefetch.scripted_memory import (
     MadePlan,
@@ -365,6 +366,18 @@ def test_readers_that_go_on_before_their_order_is_laid_out_are_waited_for(follow
     eventually(lambda: planner.readers.orders == [ALL, [7]])
     planner.wait_for_arrivals(1)
     assert planner.prefetcher.statistics().files == 1
+
+
+def test_an_order_that_is_laid_out_after_a_later_one_is_dropped() -> None:
+    planner = Planner()
+    run = PrefetcherRun(planner, ScriptedMemory(False), MovedReaders(), lambda: CHUNK_BYTES)
+    for inodes in (ALL[:50], ALL[50:]):
+        planner.add(MadePlan(SNAPSHOT, inodes), CHUNK_BYTES)
+        run.step()
+    first, both = run.tasks.get_nowait(), run.tasks.get_nowait()
+    run.results += [PlannedOrder.of(both), PlannedOrder.of(first)]
+    run.step()
+    assert run.statistics().files == 100
 
 
 def test_an_order_without_chunks_is_no_fault(follow: Make) -> None:
