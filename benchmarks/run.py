@@ -1,8 +1,9 @@
 """Runs the benchmarks, one after the other, each in a process of its own; their JSON lines go to
 stdout.
 
-python -m benchmarks.run                 # all, full size python -m benchmarks.run --quick         #
-all, small: that they work, not what they say python -m benchmarks.run bench_snapshot  # some
+    python -m benchmarks.run                 # all, full size
+    python -m benchmarks.run --quick         # all, small: that they work, not what they say
+    python -m benchmarks.run bench_snapshot  # some
 """
 
 from __future__ import annotations

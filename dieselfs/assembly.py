@@ -186,7 +186,7 @@ def _open(url: str, openers: Mapping[str, Callable[[str], Place]], what: str, fo
     scheme, separator, _ = url.partition("://")
     if not separator:
         hint = (
-            f"for a folder write file://{os.path.abspath(url)}"
+            f"for a folder write file://{os.path.abspath(url.removeprefix('file:'))}"
             if "file" in openers and url
             else f"write {forms}"
         )

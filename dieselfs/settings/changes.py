@@ -30,15 +30,19 @@ def set_shared(
         raise UsageError(f"{key}: {error}", "unset what is not needed") from error
 
 
-def unset_shared(store: ObjectStore, key: str | None, dataset: str | None = None) -> StoreSettings:
+def unset_shared(store: ObjectStore, key: str | None, dataset: str | None = None) -> bool:
     """Remove a key, or all keys if it is None, of the store or of a dataset.
 
-    A key of another release can be removed too. Nothing is stored if it is not set.
+    Returns False if nothing was set. A key of another release can be removed too.
     """
+    was_set = False
 
     def edit(found: StoreSettings) -> StoreSettings:
+        nonlocal was_set
         values = found.values(dataset)
         kept = {} if key is None else {name: values[name] for name in values if name != key}
+        was_set = len(kept) < len(values)
         return found.replaced(dataset, kept)
 
-    return change(store, edit)
+    change(store, edit)
+    return was_set

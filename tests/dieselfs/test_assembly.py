@@ -31,6 +31,7 @@ def test_a_memory_place_is_shared_by_all_who_name_it() -> None:
     ("url", "hint"),
     [
         ("/data/store", "file:///data/store"),
+        ("file:/data/store", "file:///data/store"),
         ("fil:///data", "did you mean file://"),
         ("swift://bucket", "file:///FOLDER"),
         ("s3://key:secret@bucket", "s3://BUCKET"),

@@ -135,11 +135,14 @@ def unset(
         what = "all settings of the store and of its datasets"
         confirm(f"remove {what}", yes=yes)
         clear(store)
+        was_set = True
     else:
-        unset_shared(store, None if key is None else present_key(key.replace("-", "_")), name)
+        key = None if key is None else present_key(key.replace("-", "_"))
+        was_set = unset_shared(store, key, name)
+    what += "" if key is None else f" for {_whom(name)}"
     context.output.done(
-        {"key": key, "dataset": name, "removed": True},
-        f"removed {what}" + ("" if key is None else f" for {_whom(name)}"),
+        {"key": key, "dataset": name, "removed": was_set},
+        f"removed {what}" if was_set else f"nothing to remove: {what}",
     )
 
 

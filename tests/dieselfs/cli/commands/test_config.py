@@ -105,6 +105,8 @@ def test_unset_names_what(dlcmd: Dlcmd, pets: Client) -> None:
     dlcmd("config", "set", "prefill", "1GiB", "--dataset", "pets")
     assert dlcmd("config", "unset", "--all", "--dataset", "pets").code == 0
     assert [record["dataset"] for record in dlcmd("config", "ls", "--json").records] == [None]
+    again = dlcmd("config", "unset", "prefill", "--dataset", "pets")
+    assert (again.code, again.err) == (0, "nothing to remove: prefill for dataset pets\n")
 
 
 def test_a_node_knows_the_store_s_url_alone(tmp_path: Path, redis_url: str) -> None:
