@@ -71,8 +71,8 @@ class CacheAccounting:
 
         A member may map a block and its successor of the same name.
         """
-        self._freed: OrderedDict[str, int] = OrderedDict()
-        """The bytes of the files that were freed last."""
+        self._freed: OrderedDict[str, _BlockFile] = OrderedDict()
+        """The files that were freed last."""
         self.taken_bytes = 0
         self.reserved_bytes = 0
         self.evictions = self.evicted_bytes = 0
@@ -241,7 +241,7 @@ class CacheAccounting:
 
     def _free(self, stored: _BlockFile) -> None:
         self.taken_bytes -= stored.length
-        self._freed[stored.name] = stored.length
+        self._freed[stored.name] = stored
         self._freed.move_to_end(stored.name)
         if len(self._freed) > _REMEMBERED:
             self._freed.popitem(last=False)
@@ -254,12 +254,13 @@ class CacheAccounting:
         for stored in reversed(self._evicted_mapped):
             if stored.name == name:
                 return stored
-        if name not in self._freed:
-            return None
-        stored = _BlockFile(name, self._freed.pop(name), False, evicted_at=self._clock())
-        self._evicted_mapped[stored] = None
-        self.taken_bytes += stored.length
-        return stored
+        freed = self._freed.pop(name, None)
+        if freed is not None:
+            freed.evicted_at = self._clock()
+            self._evicted_mapped[freed] = None
+            self.taken_bytes += freed.length
+            self.prefetched_wasted -= freed.unused_ahead  # it was mapped before its eviction
+        return freed
 
     def _evicted_mapped_bytes(self, since: float = float("-inf")) -> int:
         total = 0

@@ -179,6 +179,9 @@ def test_what_was_fetched_ahead_is_used_or_wasted() -> None:
     for name in "abc":
         accounting.evict(name)
     assert (accounting.prefetched_used, accounting.prefetched_wasted) == (1, 2)
+    accounting.map(1, "b")  # a member that mapped it before it was evicted, and told so later
+    accounting.map(2, "b")
+    assert (accounting.prefetched_used, accounting.prefetched_wasted) == (2, 1)
     assert (accounting.evictions, accounting.evicted_bytes) == (3, 3)
 
 
