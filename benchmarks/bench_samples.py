@@ -4,9 +4,10 @@ Pairs of 4 KiB and 200 bytes, packed with `--keep-together sample`, all of it in
 process. 256 samples at a time in random order, as a DataLoader's worker asks for them
 (`__getitems__`), and beside it in the same rounds `Client.get_many` of the same 512 files in the
 same order, by their inodes and by their paths. Times are the process's own, of all its threads.
-Expectation: `get_many` takes 0.95 µs a pair by inode, nearly all of it copies, and 1.3 by path. A
-sample adds its key's text (0.4 µs: it is in five places of the snapshot), the dictionary (0.15) and
-its end (0.1). So the ratio is 0.6 by inode and 0.8 by path.
+Expectation: `get_many` takes 1.0 µs a pair by inode, nearly all of it copies, and 1.4 by path. A
+sample adds its key (0.13 µs with the C extension, 0.4 without: its text is in five places of the
+snapshot), the dictionary with its end (0.15 to 0.25) and its indices (0.03). So the ratio is 0.7 by
+inode, and 1.0 by path.
 
     python -m benchmarks.bench_samples [--samples 50000] [--rounds 9] [--quick]
 """

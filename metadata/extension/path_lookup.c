@@ -28,6 +28,8 @@
 /* The paths whose memory is requested together: several times the requests that a core has in
  * flight, and a page of stack. */
 #define AT_ONCE 64
+/* The longest path of a directory, with its slash (chunkstore/paths.py). */
+#define MAX_DIRECTORY_BYTES 4096
 
 enum { FILE_INDEX, PARENT, NAME_AT, NAME_BYTES, NAMES, DIRECTORY_PATH_AT, DIRECTORY_PATHS, CHUNK, OFFSET, LENGTH, SECTIONS };
 
@@ -83,15 +85,32 @@ static bool find_home(const FileLookup *self, PyObject *path, uint64_t *home)
     return !PyErr_Occurred();
 }
 
-static bool has_path(const FileLookup *self, uint64_t inode, PyObject *path)
+/* The two places that a file's path consists of: its directory's, with the final slash, and its name. */
+typedef struct {
+    const char *directory, *name;
+    uint64_t directory_bytes, name_bytes;
+} Path;
+
+/* Find a file's path. Return false if the columns are damaged. */
+static bool find_path(const FileLookup *self, uint64_t inode, Path *path)
 {
-    const char *bytes = PyBytes_AS_STRING(path);
     uint64_t directory = self->parent[inode], name = name_at(self, inode), name_bytes = self->name_bytes[inode];
     if (directory >= self->directories || name > self->names_bytes || name_bytes > self->names_bytes - name)
         return false;
-    uint64_t above = self->path_at[directory], end = self->path_at[directory + 1], above_bytes = end - above;
-    return above <= end && end <= self->paths_bytes && above_bytes + name_bytes == (uint64_t)PyBytes_GET_SIZE(path) &&
-           !memcmp(bytes + above_bytes, self->names + name, name_bytes) && !memcmp(bytes, self->paths + above, above_bytes);
+    uint64_t above = self->path_at[directory], end = self->path_at[directory + 1];
+    if (above > end || end > self->paths_bytes)
+        return false;
+    *path = (Path){self->paths + above, self->names + name, end - above, name_bytes};
+    return true;
+}
+
+static bool has_path(const FileLookup *self, uint64_t inode, PyObject *path)
+{
+    const char *bytes = PyBytes_AS_STRING(path);
+    Path found;
+    return find_path(self, inode, &found) && found.directory_bytes + found.name_bytes == (uint64_t)PyBytes_GET_SIZE(path) &&
+           !memcmp(bytes + found.directory_bytes, found.name, found.name_bytes) &&
+           !memcmp(bytes, found.directory, found.directory_bytes);
 }
 
 /* Prefetch the extent of a file: its opener asks for it next, one Python instruction after the
@@ -226,6 +245,70 @@ static PyObject *files(FileLookup *self, PyObject *sequence)
     return found;
 }
 
+/* --- the paths of many files -------------------------------------------------------------------- */
+
+/* Sum up the bytes of paths with their final NULs, and prefetch the text. Return -1 if the columns are
+ * damaged, or with an error set for an inode that is no file's. */
+static int64_t text_bytes(const FileLookup *self, const int64_t *inodes, Py_ssize_t count)
+{
+    int64_t bytes = 0;
+    Path path;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (inodes[i] < 0 || (uint64_t)inodes[i] >= self->files) {
+            PyErr_SetString(PyExc_IndexError, "cannot list the path of an inode that is not a file's");
+            return -1;
+        }
+        if (!find_path(self, inodes[i], &path) || path.directory_bytes > MAX_DIRECTORY_BYTES)
+            return -1;
+        __builtin_prefetch(path.directory);
+        __builtin_prefetch(path.name);
+        bytes += path.directory_bytes + path.name_bytes + 1;
+    }
+    return bytes;
+}
+
+/* Copy the paths with their final NULs. Return false if one has no NUL at its end alone, or if the
+ * columns have changed since `text_bytes`. */
+static bool copy_paths(const FileLookup *self, const int64_t *inodes, Py_ssize_t count, char *to, const char *end)
+{
+    const char *names_end = self->names + self->names_bytes;
+    Path path;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!find_path(self, inodes[i], &path) || path.name + path.name_bytes >= names_end ||
+            path.directory_bytes + path.name_bytes >= (uint64_t)(end - to))
+            return false;
+        char *last = to + path.directory_bytes + path.name_bytes;
+        memcpy(to, path.directory, path.directory_bytes);
+        memcpy(to + path.directory_bytes, path.name, path.name_bytes + 1);
+        if (memchr(to, 0, last + 1 - to) != last)
+            return false;
+        to = last + 1;
+    }
+    return to == end;
+}
+
+static PyObject *text(FileLookup *self, PyObject *argument)
+{
+    Py_buffer inodes;
+    if (PyObject_GetBuffer(argument, &inodes, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT))
+        return NULL;
+    PyObject *found = NULL;
+    Py_ssize_t count = inodes.len / (Py_ssize_t)sizeof(int64_t);
+    if (inodes.itemsize != sizeof(int64_t) || !inodes.format || !strchr("lq", *inodes.format) || (uintptr_t)inodes.buf % sizeof(int64_t)) {
+        PyErr_SetString(PyExc_ValueError, "the inodes are not an array of signed numbers of 8 bytes");
+    } else {
+        int64_t bytes = text_bytes(self, inodes.buf, count);
+        if (bytes >= 0)
+            found = PyBytes_FromStringAndSize(NULL, bytes);
+        if (found && !copy_paths(self, inodes.buf, count, PyBytes_AS_STRING(found), PyBytes_AS_STRING(found) + bytes))
+            Py_CLEAR(found);
+        if (!found && !PyErr_Occurred())
+            found = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&inodes);
+    return found;
+}
+
 /* --- the type ----------------------------------------------------------------------------------- */
 
 static void deallocate(FileLookup *self)
@@ -311,6 +394,7 @@ static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keyword
 static PyMethodDef methods[] = {
     {"file", (PyCFunction)file, METH_O, NULL},
     {"files", (PyCFunction)files, METH_O, NULL},
+    {"text", (PyCFunction)text, METH_O, NULL},
     {"is_path_of", (PyCFunction)(void (*)(void))is_path_of, METH_FASTCALL, NULL},
     {0},
 };

@@ -73,6 +73,8 @@ def test_finds_what_python_finds(tree: Tree, strangers: list[bytes]) -> None:
         for path in asked:
             for inode in range(-2, len(tree.files)):
                 assert fast.is_path_of(inode, path) is plain.is_path_of(inode, path)
+        inodes = np.array([plain.file(path) for path in reversed(tree.files)], np.int64)
+        assert fast.text(inodes) == b"".join(path + b"\0" for path in reversed(tree.files))
 
 
 def test_batches_of_any_length(tmp_path: Path) -> None:
@@ -103,6 +105,33 @@ def test_text_means_its_bytes(tmp_path: Path, kind: str) -> None:
             lookup.is_path_of(len(PETS.files), b"README")
 
 
+def test_the_text_of_files_alone(tmp_path: Path) -> None:
+    with both(build(MANY, tmp_path)) as (fast, plain):
+        assert fast.text(np.zeros(0, np.int64)) == b""
+        assert plain.text(np.zeros(1, np.int64)) is None
+        for inode in (-1, 600, 1 << 62):
+            with pytest.raises(IndexError):
+                fast.text(np.array([0, inode]))
+        for wrong in (np.zeros(2, np.int32), np.zeros(2), np.zeros(3, np.uint64), b"12345678"):
+            with pytest.raises(ValueError, match="not an array of signed numbers"):
+                fast.text(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="contiguous"):
+            fast.text(np.zeros(4, np.int64)[::2])
+
+
+def test_an_extension_of_a_former_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout, the sources may be newer than what was built of them."""
+
+    class Former:
+        def __init__(self, *_: object) -> None:
+            self.file = self.files = self.is_path_of = lambda *_: None
+
+    monkeypatch.setattr(extension, "FileLookup", Former)
+    with Snapshot.open(build(PETS, tmp_path)) as snapshot:
+        assert snapshot.paths.text(np.zeros(1, np.int64)) is None
+        assert snapshot.paths_text(np.zeros(1, np.int64)).endswith(b"\n")
+
+
 def test_wide_columns(tmp_path: Path) -> None:
     """A heap of names beyond 4 GiB has 8 bytes a place."""
     with Snapshot.open(build(MANY, tmp_path)) as snapshot:
@@ -113,6 +142,8 @@ def test_wide_columns(tmp_path: Path) -> None:
         asked = list(MANY.files)
         assert wide.files(asked) == snapshot.paths.files(asked)
         assert [wide.file(path) for path in asked] == wide.files(asked)
+        every = np.arange(len(asked))
+        assert wide.text(every) == snapshot.paths.text(every) is not None
 
 
 def test_sections_that_do_not_fit_each_other(tmp_path: Path) -> None:
@@ -190,6 +221,10 @@ def test_damaged_columns_find_nothing_else(tmp_path: Path) -> None:
             assert inode is None or 0 <= inode < len(asked)
             assert inode is None or damaged.is_path_of(inode, path)
             assert not same_paths or inode in (None, inode_of[path])
+        for inode in range(len(asked)):
+            text = damaged.text(np.array([inode]))
+            assert text is None or text.index(b"\0") == len(text) - 1
+            assert text is None or damaged.is_path_of(inode, text[:-1])
 
     for name, spoil in DAMAGE:
         sections = sound | {name: sound[name].copy()}
@@ -284,10 +319,13 @@ def test_keeps_nothing_of_what_it_is_asked(tmp_path: Path) -> None:
     with Snapshot.open(build(PETS, tmp_path)) as snapshot:
         sections = (snapshot.numbers(name) for name in EXTENSION_SECTIONS)
         lookup = FileLookup(snapshot.header.file_index_reach, failing, *sections)
-    asked = [path, text] * 40
-    before = [sys.getrefcount(kept) for kept in (path, text, wrong, lookup)]
+    asked, inodes = [path, text] * 40, np.ones(1, np.int64)
+    before = [sys.getrefcount(kept) for kept in (path, text, wrong, lookup, inodes)]
     for _ in range(10):
         lookup.file(path), lookup.file(text), lookup.files(asked), lookup.is_path_of(0, path)
+        lookup.text(inodes)
+        with pytest.raises(IndexError):
+            lookup.text(-inodes)
         for last, error in (
             (wrong, TypeError),
             (b"fail", RuntimeError),
@@ -297,7 +335,8 @@ def test_keeps_nothing_of_what_it_is_asked(tmp_path: Path) -> None:
                 lookup.files([*asked, last])  # type: ignore[list-item]
             with pytest.raises(error):
                 lookup.file(last)  # type: ignore[arg-type]
-    assert [sys.getrefcount(kept) for kept in (path, text, wrong, lookup)] == before
+    after = [sys.getrefcount(kept) for kept in (path, text, wrong, lookup, inodes)]
+    assert after == before
 
 
 def test_without_the_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

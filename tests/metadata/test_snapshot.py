@@ -210,7 +210,9 @@ def test_no_paths(pets: Snapshot) -> None:
 def test_paths_as_text(pets: Snapshot) -> None:
     wanted = [b"cat/2.jpg", b"README", b"cat/2.jpg"]
     inodes = pets.resolve_many(wanted)
-    assert pets.paths_text(inodes) == b"cat/2.jpg\nREADME\ncat/2.jpg\n"
+    expected = b"cat/2.jpg\nREADME\ncat/2.jpg\n"
+    assert pets.paths_text(inodes) == pets.paths_text(inodes.astype(np.uint32)) == expected
+    assert pets.paths_text(inodes, b"\t") == expected.replace(b"\n", b"\t")
 
 
 def test_a_path_with_a_newline_has_no_line(pets: Snapshot) -> None:
