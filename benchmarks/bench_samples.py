@@ -118,7 +118,7 @@ def main() -> None:
             client.open_memory(budget_bytes, task=f"{folder.name}-client")
             task, reader = TaskFolder.at(f"{folder.name}-samples"), client.dataset.reader
             with NodeMemory.open(task, reader, budget_bytes=budget_bytes) as memory:
-                measure(client, SampleDataset(client, "", tuple(SIZES), memory=memory), rounds)
+                measure(client, SampleDataset(client, parts=tuple(SIZES), memory=memory), rounds)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 It reads through the client, or from a mount, and gives dictionaries as webdataset does.
 
-    pairs = SampleDataset("/mnt/pairs", "train", ("jpg", "json"), {"json": json.loads})
+    pairs = SampleDataset(
+        "/mnt/pairs", "train", parts=("jpg", "json"), decode={"json": json.loads}
+    )
     loader = ChunkShuffleLoader(pairs, batch_size=256, num_workers=8)
 """
 
@@ -47,10 +49,10 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self,
         source: Client | Callable[[], Client] | str | os.PathLike[str],
         under: str = "",
-        parts: str | Sequence[str] = (),
+        *,
+        parts: str | Sequence[str],
         decode: Mapping[str, Callable[[bytes], Any]] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
-        *,
         missing: Missing = "error",
         memory: NodeMemory | None = None,
     ) -> None:

@@ -71,8 +71,12 @@ def dataset_of(pairs: MadeDataset, memory_folder: Path) -> Iterator[Make]:
     folder = TaskFolder.at("pets", memory_folder)
     with NodeMemory.open(folder, reader, budget_bytes=MEMORY_BYTES, linger_s=0.1) as memory:
 
-        def made(under: str = "train", parts: Any = PARTS, *rest: Any, **options: Any) -> Any:
-            return SampleDataset(pairs.client, under, parts, *rest, memory=memory, **options)
+        def made(
+            under: str = "train", parts: Any = PARTS, decode: Any = None, **options: Any
+        ) -> Any:
+            return SampleDataset(
+                pairs.client, under, parts=parts, decode=decode, memory=memory, **options
+            )
 
         yield made
     eventually(lambda: not folder.path.exists(), "end of the helper")
@@ -128,6 +132,11 @@ def _all(dataset: SampleDataset) -> list[dict[str, Any]]:
 def test_parts_that_are_none(dataset_of: Make, parts: Any) -> None:
     with pytest.raises(UsageError, match="are no parts of a sample"):
         dataset_of("train", parts)
+
+
+def test_the_parts_are_required(pairs: MadeDataset) -> None:
+    with pytest.raises(TypeError, match="'parts'"):
+        SampleDataset(pairs.client, "train")  # type: ignore[call-arg]
 
 
 def test_a_directory_without_samples(dataset_of: Make) -> None:
@@ -247,10 +256,10 @@ def test_from_a_mount(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for root in mounted_by_dlcmd(pairs, tmp_path, memory_folder, monkeypatch):
-        made = SampleDataset(root, "train", PARTS, {"json": json.loads})
+        made = SampleDataset(root, "train", parts=PARTS, decode={"json": json.loads})
         assert made.mount_root == root
         assert len(made) == 180
-        within = SampleDataset(f"{root}/train", "a", PARTS)
+        within = SampleDataset(f"{root}/train", "a", parts=PARTS)
         assert [within.key(index) for index in range(len(within))] == KEYS[:90]
         assert within[4] == expected(KEYS[4])
         sampler = ChunkShuffleSampler(made, seed=1, group_size=3)
@@ -262,4 +271,4 @@ def test_from_a_mount(
         assert "plan" in json.dumps(statistics)
         sampler.close()
     with pytest.raises(UsageError, match="does not lie in a mounted dataset"):
-        SampleDataset(tmp_path, "", PARTS)
+        SampleDataset(tmp_path, parts=PARTS)
