@@ -7,7 +7,8 @@ environment, streams, folder and command line, and it ends as Python does. What 
 does is not tested by it; the tests of what starts import (`tests/dieselfs/test_starts.py`), those
 of ordinary users, of upgrades, and those of the pages in docs/ start Python.
 
-`python -m tests.forked_programs DESCRIPTOR PADDING` is the process that forks. It has one thread.
+`python -m tests.forked_programs DESCRIPTOR PADDING MODULE…` is the process that forks. It has one
+thread.
 """
 
 from __future__ import annotations
@@ -106,10 +107,11 @@ class ForkedProgram:
         self.send_signal(signal.SIGKILL)
 
 
-class _Forker:
-    """The process that forks, started when the first program is."""
+class Forker:
+    """The process that forks, started when the first program is. It imports `modules` first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
@@ -138,12 +140,14 @@ class _Forker:
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._owner = os.getpid()
             with theirs:
+                own = [sys.executable, "-m", "tests.forked_programs", str(theirs.fileno())]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.forked_programs", str(theirs.fileno()), _PADDING],
+                    [*own, _PADDING, *self._modules],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     cwd=_CHECKOUT,
                     start_new_session=True,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's own threads
                 )
         return self._control
 
@@ -157,7 +161,7 @@ class _Forker:
         self._control = None
 
 
-_FORKER = _Forker()
+_FORKER = Forker(*_MODULES, *_IMPORTED_LATER)
 
 
 def can_fork(args: Sequence[str]) -> bool:
@@ -337,7 +341,7 @@ def _show_command_line(args: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    for module in (*_MODULES, *_IMPORTED_LATER):
+    for module in sys.argv[3:]:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -14,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from dieselfs.prefetch.foreign_plan import TOLD_EVERY, ForeignPlanFile
 from dieselfs.prefetch.plan_file import ReadingPlan
 from metadata.snapshot import Snapshot
 from tests.eventually import PATIENCE_S, eventually
+from tests.forked_programs import ForkedProgram, Forker
 from tests.mount.conftest import FOR_ALL
 from tests.mount.mounting import Mount, both_fronts, is_alive, mounted
 from tests.mount.packing import PackedDataset
@@ -33,7 +33,6 @@ from tests.mount.test_plans import content, pack_files
 FILES = 1200
 SAMPLES = 400
 STRANGER = 61003
-ROOT_OF_CHECKOUT = Path(__file__).parents[2]
 AWAY = ["--user", str(STRANGER), "--namespace"]
 
 pytestmark = [
@@ -65,41 +64,52 @@ def mount(packed: PackedDataset, open_folder: Path) -> Iterator[Mount]:
 class Reader:
     """A `foreign_reader`."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: ForkedProgram, questions: IO[str], answers: IO[str]) -> None:
         self.process = process
+        self._questions, self._answers = questions, answers
         self.begun = self.said()
 
     def said(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        said: dict[str, Any] = json.loads(self.process.stdout.readline())
+        said: dict[str, Any] = json.loads(self._answers.readline())
         for path, checksum in said["read"]:
             assert zlib.crc32(content(path)) == checksum, path
         return said
 
     def ask(self, samples: int) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{samples}\n")
-        self.process.stdin.flush()
+        self._questions.write(f"{samples}\n")
+        self._questions.flush()
 
     def read(self, samples: int) -> int:
         self.ask(samples)
         return len(self.said()["read"])
 
 
+READERS = Forker("tests.mount.foreign_reader")
+"""PyTorch needs more than a second of CPU time to be imported."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def readers() -> Iterator[None]:
+    yield
+    READERS.close()
+
+
 @contextmanager
 def reader(mount: Mount, *options: str) -> Iterator[Reader]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.mount.foreign_reader", str(mount.path), *options],
-        cwd=ROOT_OF_CHECKOUT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    args = [sys.executable, "-m", "tests.mount.foreign_reader", str(mount.path), *options]
+    stdin, questions = os.pipe()
+    answers, stdout = os.pipe()
+    with open(questions, "w") as writer, open(answers) as lines:
         try:
-            yield Reader(process)
+            process = READERS.start(args, stdin=stdin, stdout=stdout, stderr=2, env=os.environ)
+        finally:
+            os.close(stdin)
+            os.close(stdout)
+        try:
+            yield Reader(process, writer, lines)
         finally:
             process.kill()
+            process.wait(PATIENCE_S)
 
 
 def sources(mount: Mount) -> dict[str, Any]:
