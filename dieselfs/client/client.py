@@ -539,19 +539,12 @@ class Client:
         for a chunk that is not in the snapshot, or a tier that is not configured, and
         `SsdUnavailable`.
         """
-        from dieselfs.client import prefetching
+        from dieselfs.client.prefetching import Tiers, selected_chunks
 
-        if into not in ("memory", "ssd", "cluster"):
-            raise UsageError(f"into={into!r} is not a tier", "write 'memory', 'ssd' or 'cluster'")
+        tiers = Tiers(self.dataset, lambda: self._with_memory()[0].memory, self.ssd, self._config)
+        start = tiers.prefetch_into(into)
         snapshot = self._with_snapshot().snapshot
-        found = prefetching.selected_chunks(snapshot, wanted, chunks)
-        if into == "memory":
-            reading, _ = self._with_memory()
-            handle = prefetching.memory_prefetch(reading.memory, snapshot, found)
-        elif into == "ssd":
-            handle = prefetching.ssd_prefetch(self.dataset, self.ssd, snapshot, found, self._config)
-        else:
-            handle = prefetching.cluster_prefetch(self.dataset, snapshot, found, self._config)
+        handle = start(snapshot, selected_chunks(snapshot, wanted, chunks))
         self._prefetches.add(handle)
         if wait:
             handle.result()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from chunkstore.chunk_id import ChunkId
@@ -34,6 +35,8 @@ Tier: TypeAlias = Literal["memory", "ssd", "cluster"]
 """Node memory, this node's SSD, or the SSDs of the cache nodes."""
 Wanted: TypeAlias = DatasetPath | Iterable[DatasetPath] | ShuffledOrder | ShuffleParameters
 """A path, paths (of files and directories), or the order of an epoch."""
+Start: TypeAlias = Callable[[Snapshot, Sequence[ChunkRef]], WarmUpHandle]
+"""A function that starts a prefetch of chunks, in their order."""
 
 
 def selected_chunks(
@@ -52,63 +55,66 @@ def selected_chunks(
     return list(dict.fromkeys([*found, *_named_chunks(snapshot, named)]))
 
 
-def memory_prefetch(
-    memory: NodeMemory, snapshot: Snapshot, chunks: Sequence[ChunkRef]
-) -> WarmUpHandle:
-    """Start a prefetch into node memory."""
-    memory.join()
-    node = memory.statistics().node
-    # Without a master the prefetch asks for one, and says so if there is none.
-    budget_bytes = (
-        sum(chunk.payload_bytes for chunk in chunks) if node is None else (node.budget_bytes)
-    )
-    target = MemoryTarget(memory, memory.folder.chunks, budget_bytes, snapshot)
-    return WarmUpHandle(_name(snapshot, "node memory"), WarmUp(target, chunks))
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """The tiers that a client prefetches into."""
 
+    dataset: Dataset
+    open_memory: Callable[[], NodeMemory]
+    """Returns the client's node memory, which need not be open before."""
+    ssd: SsdChoice = "configured"
+    config: Config | None = None
 
-def ssd_prefetch(
-    dataset: Dataset,
-    ssd: SsdChoice,
-    snapshot: Snapshot,
-    chunks: Sequence[ChunkRef],
-    config: Config | None = None,
-) -> WarmUpHandle:
-    """Start a prefetch onto the SSD of this node; raise `UsageError` and `SsdUnavailable`."""
-    settings = chosen_tier(ssd, config)
-    if settings is None:
-        raise UsageError(
-            "into='ssd': no SSD tier is configured",
-            "set DIESELFS_SSD to a folder, or `ssd` of a profile, or connect with "
-            "ssd=SsdSettings(folder, budget_bytes)",
+    def prefetch_into(self, tier: Tier) -> Start:
+        """Return the function that starts a prefetch into a tier; raise `UsageError`."""
+        starts = {"memory": self._memory, "ssd": self._ssd, "cluster": self._cluster}
+        if tier not in starts:
+            raise UsageError(f"into={tier!r} is not a tier", "write 'memory', 'ssd' or 'cluster'")
+        return starts[tier]
+
+    def _memory(self, snapshot: Snapshot, chunks: Sequence[ChunkRef]) -> WarmUpHandle:
+        memory = self.open_memory()
+        memory.join()
+        node = memory.statistics().node
+        # Without a master the prefetch asks for one, and says so if there is none.
+        budget_bytes = (
+            sum(chunk.payload_bytes for chunk in chunks) if node is None else node.budget_bytes
         )
-    stack = ReadSettings(ssd=settings, cache_cluster=configured_cluster(config))
-    with ExitStack() as opened:
-        filling = below_ssd(dataset.store, dataset.ref, stack, ExpectedFiles(snapshot))
-        if isinstance(filling, CacheClusterStore):
-            opened.enter_context(closing(filling))
-        work = ssd_warm_up(filling, dataset.ref, settings, chunks)
-        return WarmUpHandle(
-            _name(snapshot, f"the SSD {settings.folder}"), work, opened.pop_all().close
-        )
+        target = MemoryTarget(memory, memory.folder.chunks, budget_bytes, snapshot)
+        return WarmUpHandle(_name(snapshot, "node memory"), WarmUp(target, chunks))
 
+    def _ssd(self, snapshot: Snapshot, chunks: Sequence[ChunkRef]) -> WarmUpHandle:
+        """Raise `UsageError` without such a tier, and `SsdUnavailable`."""
+        settings = chosen_tier(self.ssd, self.config)
+        if settings is None:
+            raise UsageError(
+                "into='ssd': no SSD tier is configured",
+                "set DIESELFS_SSD to a folder, or `ssd` of a profile, or connect with "
+                "ssd=SsdSettings(folder, budget_bytes)",
+            )
+        dataset = self.dataset
+        stack = ReadSettings(ssd=settings, cache_cluster=configured_cluster(self.config))
+        with ExitStack() as opened:
+            filling = below_ssd(dataset.store, dataset.ref, stack, ExpectedFiles(snapshot))
+            if isinstance(filling, CacheClusterStore):
+                opened.enter_context(closing(filling))
+            work = ssd_warm_up(filling, dataset.ref, settings, chunks)
+            return WarmUpHandle(
+                _name(snapshot, f"the SSD {settings.folder}"), work, opened.pop_all().close
+            )
 
-def cluster_prefetch(
-    dataset: Dataset,
-    snapshot: Snapshot,
-    chunks: Sequence[ChunkRef],
-    config: Config | None = None,
-) -> WarmUpHandle:
-    """Start a prefetch into the cache cluster; raise `UsageError`."""
-    settings = configured_cluster(config)
-    if settings is None:
-        raise UsageError(
-            "into='cluster': no cache cluster is configured",
-            "set DIESELFS_CACHE_CLUSTER and DIESELFS_CACHE_CLUSTER_SECRET_FILE, or "
-            "`cache_cluster` and `cache_cluster_secret_file` of a profile",
-        )
-    target = ClusterTarget(dataset.store, snapshot, chunks, settings)
-    name = _name(snapshot, f"the cache cluster {settings.name}")
-    return WarmUpHandle(name, WarmUp(target, chunks), target.close)
+    def _cluster(self, snapshot: Snapshot, chunks: Sequence[ChunkRef]) -> WarmUpHandle:
+        """Raise `UsageError` without a cache cluster."""
+        settings = configured_cluster(self.config)
+        if settings is None:
+            raise UsageError(
+                "into='cluster': no cache cluster is configured",
+                "set DIESELFS_CACHE_CLUSTER and DIESELFS_CACHE_CLUSTER_SECRET_FILE, or "
+                "`cache_cluster` and `cache_cluster_secret_file` of a profile",
+            )
+        target = ClusterTarget(self.dataset.store, snapshot, chunks, settings)
+        name = _name(snapshot, f"the cache cluster {settings.name}")
+        return WarmUpHandle(name, WarmUp(target, chunks), target.close)
 
 
 def _named_chunks(snapshot: Snapshot, named: Sequence[ChunkId]) -> list[ChunkRef]:
