@@ -85,6 +85,8 @@ class SimulatedCache:
 
     def __init__(self, snapshot: NamedSnapshot, events: SimulatedEvents, kind: str) -> None:
         self.snapshot, self.events = snapshot, events
+        lengths = snapshot.columns.length.tolist()
+        self._filled_bytes = [each if each <= MAX_FILLED_FILE_BYTES else 0 for each in lengths]
         self.stages, self.opens_files = kind == "ranges", kind == "files"
         self.pages: set[int] = set()
         """Files that have pages of their own."""
@@ -177,11 +179,8 @@ class SimulatedCache:
 
     @property
     def bytes(self) -> int:
-        lengths = self.snapshot.columns.length
-        small = [*self.pages, *self.staged]
-        return sum(
-            int(lengths[inode]) for inode in small if lengths[inode] <= MAX_FILLED_FILE_BYTES
-        )
+        of_file = self._filled_bytes.__getitem__
+        return sum(map(of_file, self.pages)) + sum(map(of_file, self.staged))
 
     def release(self) -> None:
         os.close(self.wake_fd)
