@@ -3,6 +3,7 @@
 import os
 import random
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +47,8 @@ def pack(
 
     Symbolic links are kept.
     """
-    folder.mkdir(exist_ok=True)
-    store = LocalDirectory(folder / "store")
-    dataset = open_dataset(store, MemoryStore(), name, create=True)
-    with DatasetWriter(dataset, target_bytes=target_bytes) as writer:
+
+    def write(writer: DatasetWriter) -> None:
         for top, directories, files in os.walk(os.fsencode(source)):
             relative = os.path.relpath(top, os.fsencode(source))
             prefix = b"" if relative == b"." else relative + b"/"
@@ -70,6 +69,24 @@ def pack(
                 with open(path, "rb") as reading:
                     content = reading.read()
                 writer.put(prefix + file, content, stat.S_IMODE(found.st_mode), found.st_mtime_ns)
+
+    return pack_written(write, folder, name, source=source, target_bytes=target_bytes)
+
+
+def pack_written(
+    write: Callable[[DatasetWriter], None],
+    folder: Path,
+    name: str = "sample",
+    *,
+    source: Path = Path("/nowhere"),
+    target_bytes: int = DEFAULT_TARGET_BYTES,
+) -> PackedDataset:
+    """Pack what `write` puts: thousands of files cost more on the disk than in the store."""
+    folder.mkdir(exist_ok=True)
+    store = LocalDirectory(folder / "store")
+    dataset = open_dataset(store, MemoryStore(), name, create=True)
+    with DatasetWriter(dataset, target_bytes=target_bytes) as writer:
+        write(writer)
     return PackedDataset(
         lifecycle.create(dataset, folder / "snapshots", publish=False), folder / "store", source
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dieselfs.dataset.dataset_writer import DatasetWriter
 from tests.mount.mounting import Mount, both_fronts, mounted
-from tests.mount.packing import PackedDataset, pack
+from tests.mount.packing import BASE_TIME_NS, PackedDataset, pack_written
 
 pytestmark = both_fronts
 
@@ -19,13 +20,13 @@ MANY = 20_000
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
-    folder = tmp_path_factory.mktemp("crowded")
-    (folder / "source" / "all").mkdir(parents=True)
-    for n in range(MANY):
-        (folder / "source" / "all" / f"file-{n:05}").write_bytes(b"%d" % n)
-    for n in range(50):
-        (folder / "source" / "all" / f"directory-{n:05}").mkdir()
-    return pack(folder / "source", folder)
+    def write(writer: DatasetWriter) -> None:
+        for n in range(MANY):
+            writer.put(b"all/file-%05d" % n, b"%d" % n)
+        for n in range(50):
+            writer.put_directory(b"all/directory-%05d" % n, 0o755, BASE_TIME_NS)
+
+    return pack_written(write, tmp_path_factory.mktemp("crowded"))
 
 
 @pytest.fixture

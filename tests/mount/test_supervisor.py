@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,9 @@ from tests.stopping import stop
 
 FILES = 400
 KILLS = 10
-STEP_S = 0.001
+UPGRADES = 2
+"""The second is one of a supervisor that is itself the result of an upgrade."""
+STEP_S = 0.002
 """Of a reader, between two reads."""
 BACK_S = 1.0
 """In this time another server answers, as issue 14 asks for."""
@@ -59,11 +62,16 @@ def size_of(number: int) -> int:
     return 1 + number * 977 % 30_000
 
 
+@cache
+def content_of(number: int) -> bytes:
+    return random_bytes(size_of(number))
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
     folder = tmp_path_factory.mktemp("supervised")
     for n in range(FILES):
-        write_file(folder / "source" / f"d{n % 7}" / f"{n}", random_bytes(size_of(n)))
+        write_file(folder / "source" / f"d{n % 7}" / f"{n}", content_of(n))
     return pack(folder / "source", folder)
 
 
@@ -120,7 +128,7 @@ class Readers:
     def _read(self, number: int) -> None:
         fd = os.open(self._mount / f"d{number % 7}" / f"{number}", os.O_RDONLY)
         try:
-            if os.pread(fd, 1 << 20, 0) != random_bytes(size_of(number)):
+            if os.pread(fd, 1 << 20, 0) != content_of(number):
                 self.wrong.append(f"{number}: wrong bytes")
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
@@ -145,7 +153,7 @@ def test_kills_and_upgrades_with_as_many_threads(
 ) -> None:
     with mounted(dataset, tmp_path, *BUSY, "--threads", str(threads)) as mount:
         with Readers(mount.path, count=8) as readers:
-            for _ in range(3):
+            for _ in range(UPGRADES):
                 mount.kill_server()
                 readers.go_on()
                 upgrade(mount)
@@ -171,9 +179,9 @@ def test_what_was_open_and_mapped_is_read_on_after_a_kill(mount: Mount) -> None:
     try:
         with open(mount.path / "d1" / "1", "rb") as kept:
             mount.kill_server()
-            assert kept.read() == random_bytes(size_of(1))
+            assert kept.read() == content_of(1)
             fd = os.open("8", os.O_RDONLY, dir_fd=directory)
-            assert os.pread(fd, 1 << 20, 0) == random_bytes(size_of(8))
+            assert os.pread(fd, 1 << 20, 0) == content_of(8)
             os.close(fd)
             assert len(names_in(directory)) == len(range(1, FILES, 7))
     finally:
@@ -218,7 +226,7 @@ def test_a_mount_without_a_supervisor_says_so_when_it_is_to_be_upgraded(mount: M
         return True
 
     eventually(asked, "a server that knows that it is alone")
-    assert (mount.path / "d1" / "1").read_bytes() == random_bytes(size_of(1))
+    assert (mount.path / "d1" / "1").read_bytes() == content_of(1)
 
 
 def test_when_both_are_killed_readers_get_an_error_at_once_and_a_mount_heals(
@@ -234,11 +242,11 @@ def test_when_both_are_killed_readers_get_an_error_at_once_and_a_mount_heals(
             (first.path / "d3" / "381").read_bytes()
         assert raised.value.errno in NOBODY_SERVES
         assert time.monotonic() - begun < scaled_by_load(10 * BACK_S)
-        assert content == random_bytes(size_of(0))
+        assert content == content_of(0)
         info = listed(first.path)
         assert info.state is MountState.DEAD
         with mounted(dataset, tmp_path) as second:
-            assert (second.path / "d3" / "381").read_bytes() == random_bytes(size_of(381))
+            assert (second.path / "d3" / "381").read_bytes() == content_of(381)
     finally:
         end(first)
 
@@ -272,12 +280,12 @@ def test_a_read_that_waits_for_a_killed_server_is_answered_by_the_next(
         mount.fail_with("")
         mount.kill_server()
         reader.join(PATIENCE_S)
-        assert found == [random_bytes(size_of(2))]
+        assert found == [content_of(2)]
 
 
 def test_an_upgrade_under_readers(mount: Mount) -> None:
     with Readers(mount.path) as readers:
-        for _ in range(3):
+        for _ in range(UPGRADES):
             before = mount.server_pid
             info = listed(mount.path)
             assert request_upgrade(info) == mount.server_pid != before
@@ -288,7 +296,7 @@ def test_an_upgrade_under_readers(mount: Mount) -> None:
     assert mount.control("dataset.json")["pid"] == mount.pid
     assert "Traceback" not in mount.log
     mount.kill_server()
-    assert (mount.path / "d1" / "1").read_bytes() == random_bytes(size_of(1))
+    assert (mount.path / "d1" / "1").read_bytes() == content_of(1)
 
 
 def upgrade(mount: Mount) -> None:
@@ -342,7 +350,7 @@ def test_a_read_that_waits_during_an_upgrade_is_answered(
         upgrade(mount)
         mount.fail_with("")  # for reads that begin now
         reader.join(PATIENCE_S)
-        assert found == [random_bytes(size_of(2))]
+        assert found == [content_of(2)]
 
 
 def test_an_upgrade_with_a_server_that_never_starts_leaves_the_one_before(mount: Mount) -> None:
