@@ -84,9 +84,9 @@ def warm(
             for threads in (1, 2)
             for name, root in roots.items()
         }
-        before = _reads(roots)
+        before = page_reads(roots)
         times = run_rounds(contenders_, rounds, alternates=True, prepare=prepare)
-        after = _reads(roots)
+        after = page_reads(roots)
     found = []
     for threads in (1, 2):
         rates = {name: data.files / times.median(_timed(name, threads)) for name in roots}
@@ -395,7 +395,8 @@ def _is_mount(name: str) -> bool:
     return name in contenders.FRONTS or name == "before"
 
 
-def _reads(roots: Mapping[str, Path]) -> dict[str, int]:
+def page_reads(roots: Mapping[str, Path]) -> dict[str, int]:
+    """The READs that each mount's daemon has answered."""
     return {
         name: read_requests(contenders.statistics(root))
         for name, root in roots.items()
