@@ -115,7 +115,10 @@ def logging_of_each_test() -> Iterator[None]:
 def mounts_below(folder: Path) -> list[str]:
     """The file systems mounted at or below `folder`."""
     # ... mount id, parent, device, root, mountpoint, options, - , type: proc(5)
-    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    lines = [
+        line.split()
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    ]
     points = [fields[4].encode().decode("unicode_escape") for fields in lines]
     return [f"mount {point}" for point in points if Path(point).is_relative_to(folder)]
 

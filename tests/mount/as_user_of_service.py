@@ -167,7 +167,9 @@ def mounts_reads_and_unmounts(user: User) -> None:
         assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
         assert stat.S_IMODE(found.st_mode) & 0o077 == 0
         [line] = [
-            x for x in Path("/proc/self/mountinfo").read_text().splitlines() if f" {path} " in x
+            x
+            for x in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+            if f" {path} " in x
         ]
         assert {"ro", "nosuid", "nodev"} <= set(line.split()[5].split(","))
         assert not [entry for entry in mount_entries() if "blob" in entry.source]

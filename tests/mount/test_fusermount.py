@@ -36,7 +36,7 @@ def complaint(where, *more):
 fd = fusermount.mount(home, options)
 assert os.readlink(f"/proc/self/fd/{fd}") == "/dev/fuse"
 assert not os.get_inheritable(fd)
-[line] = [line for line in open("/proc/self/mountinfo") if f" {home} " in line]
+[line] = [line for line in open("/proc/self/mountinfo", errors="replace") if f" {home} " in line]
 assert " - fuse.dieselfs dieselfs:a,b ro," in line, line
 assert {"ro", "nosuid", "nodev"} <= set(line.split()[5].split(",")), line
 subprocess.run(["fusermount3", "-u", home], check=True)

@@ -326,4 +326,4 @@ def mount_by_system_calls_again(path: Path) -> None:
 def test_the_same_by_fusermount(small: PackedDataset, tmp_path: Path) -> None:
     with served(small, tmp_path / "mnt", by_fusermount=True) as found:
         subprocess.run(["diff", "-r", small.source, found.path], check=True)
-        assert " - fuse.dieselfs dieselfs:a,b " in Path("/proc/self/mountinfo").read_text()
+        assert b" - fuse.dieselfs dieselfs:a,b " in Path("/proc/self/mountinfo").read_bytes()

@@ -315,7 +315,10 @@ def _sweep() -> None:
 
 
 def _unmount_below(folder: Path) -> None:
-    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    lines = [
+        line.split()
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    ]
     for fields in lines:
         point = Path(fields[4].encode().decode("unicode_escape"))
         if point.is_relative_to(folder):

@@ -174,5 +174,5 @@ def test_nothing_is_left_of_a_killed_run() -> None:
     with network_nodes(0):
         pass
     assert not folder.exists()
-    assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+    assert str(folder) not in Path("/proc/self/mountinfo").read_text(errors="replace")
     eventually(lambda: not Path(f"/proc/{left}").exists(), "the end of what was left")
