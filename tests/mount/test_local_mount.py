@@ -11,7 +11,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,33 +69,62 @@ class Node:
         return [of for of in listed if of["mountpoint"] in map(str, (self.mountpoint, self.other))]
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    source = tmp_path / "source"
+def make_node(folder: Path) -> Node:
+    """A node without a mount, whose dataset is put."""
+    source = folder / "source"
     for n in range(200):
         write_file(source / f"class{n % 3}" / f"{n}.bin", random_bytes(n * 97))
     write_file(source / "large", random_bytes(18_000_001), 0o600)
     environment = {
         **os.environ,
-        "DIESELFS_STORE": f"file://{tmp_path}/store",
-        "DIESELFS_SSD": f"{tmp_path}/ssd",
+        "DIESELFS_STORE": f"file://{folder}/store",
         "DIESELFS_SSD_SIZE": "100MiB",
-        "XDG_DATA_HOME": f"{tmp_path}/data",
-        "XDG_CONFIG_HOME": f"{tmp_path}/config",
-        "XDG_STATE_HOME": f"{tmp_path}/state",
+        "XDG_DATA_HOME": f"{folder}/data",
+        "XDG_CONFIG_HOME": f"{folder}/config",
     }
     environment.pop("DIESELFS_INDEX", None)
-    node = Node(
-        *(source, tmp_path / "store", tmp_path / "ssd"),
-        *(tmp_path / "mnt", tmp_path / "other"),
-        environment,
-    )
-    node.mountpoint.mkdir()
-    node.other.mkdir()
+    node = of_its_own(Node(source, folder / "store", folder, folder, folder, environment), folder)
     node.put()
+    return node
+
+
+def of_its_own(node: Node, folder: Path) -> Node:
+    """The node with an SSD, mountpoints and a state of its own, below `folder`."""
+    ssd, mountpoint, other = folder / "ssd", folder / "mnt", folder / "other"
+    mountpoint.mkdir()
+    other.mkdir()
+    environment = {
+        **node.environment,
+        "DIESELFS_SSD": f"{ssd}",
+        "XDG_STATE_HOME": f"{folder}/state",
+    }
+    return replace(node, ssd=ssd, mountpoint=mountpoint, other=other, environment=environment)
+
+
+@contextmanager
+def unmounted_afterwards(node: Node) -> Iterator[Node]:
     yield node
     for place in (node.mountpoint, node.other):
         subprocess.run(["umount", "-lR", place], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def changing_node(tmp_path: Path) -> Iterator[Node]:
+    """A node for a test that changes the dataset or its store."""
+    with unmounted_afterwards(make_node(tmp_path)) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return make_node(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture
+def node(shared_node: Node, tmp_path: Path) -> Iterator[Node]:
+    """A node with a dataset that other tests read, too."""
+    with unmounted_afterwards(of_its_own(shared_node, tmp_path)) as node:
+        yield node
 
 
 def require_tree(mountpoint: Path, source: Path) -> None:
@@ -110,7 +140,8 @@ def require_tree(mountpoint: Path, source: Path) -> None:
             assert found[path] == node, path
 
 
-def test_a_local_mount_that_is_older_than_the_store_says_so(node: Node) -> None:
+def test_a_local_mount_that_is_older_than_the_store_says_so(changing_node: Node) -> None:
+    node = changing_node
     node.dlcmd("warmup", "--pin-mount", "pets")
     assert "later" not in node.dlcmd("mount", "--no-index", "pets", node.other)
     write_file(node.source / "new", b"new")
@@ -121,7 +152,10 @@ def test_a_local_mount_that_is_older_than_the_store_says_so(node: Node) -> None:
 
 
 @pytest.mark.parametrize("front", [[], ["--front", "erofs-loop"], ["--blob-cache", "buffered"]])
-def test_a_mount_without_a_daemon_and_without_the_store(node: Node, front: list[str]) -> None:
+def test_a_mount_without_a_daemon_and_without_the_store(
+    changing_node: Node, front: list[str]
+) -> None:
+    node = changing_node
     (node.source / "class0/link").symlink_to("../large")
     (node.source / "class").symlink_to("class1")
     node.put()
@@ -170,7 +204,8 @@ def test_two_places_share_pages_and_end_by_themselves(node: Node) -> None:
     node.dlcmd("umount", node.other)
 
 
-def test_a_newer_snapshot_takes_its_place(node: Node) -> None:
+def test_a_newer_snapshot_takes_its_place(changing_node: Node) -> None:
+    node = changing_node
     node.dlcmd("warmup", "--pin-mount", "pets")
     node.dlcmd("mount", "pets", node.mountpoint)
     assert "already shows" in node.dlcmd("mount", "--refresh", "pets", node.mountpoint)
