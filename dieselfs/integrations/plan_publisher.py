@@ -12,8 +12,10 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from dieselfs.prefetch.announcement import Published
+from dieselfs.prefetch.announcement import Published, announce
 from dieselfs.prefetch.plan_file import ReadingPlan
 
 Announce = Callable[[ReadingPlan, int, str], Published | None]
@@ -22,6 +24,19 @@ Announce = Callable[[ReadingPlan, int, str], Published | None]
 Its arguments are the plan, the first position, and the id of the plan that comes before it. The
 result is None if nothing prefetches the plan.
 """
+
+
+def listener_of(samples: Any, mount_root: Path | None) -> Announce | None:
+    """Return the function that publishes plans of a dataset's files to whatever prefetches them.
+
+    This is the mount that they are read from, or else the dataset itself, or one below a Subset.
+    """
+    if mount_root is not None:
+        return partial(announce, mount_root)
+    while not hasattr(samples, "announce") and hasattr(samples, "dataset"):
+        samples = samples.dataset
+    found: Announce | None = getattr(samples, "announce", None)
+    return found
 
 
 class PlanPublisher:

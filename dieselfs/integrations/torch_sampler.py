@@ -29,10 +29,9 @@ from torch.utils.data import Dataset, DistributedSampler
 from dieselfs.errors import Conflict, UsageError
 from dieselfs.integrations.calling_framework import batch_counter, batch_dealer
 from dieselfs.integrations.epoch_stages import Division, Epoch, Stage
-from dieselfs.integrations.plan_publisher import Announce, PlanPublisher
+from dieselfs.integrations.plan_publisher import PlanPublisher, listener_of
 from dieselfs.integrations.sample_files import sample_files_of
 from dieselfs.integrations.sampler_state import SamplerState, sampler_state_within
-from dieselfs.prefetch.announcement import announce
 from dieselfs.prefetch.plan_file import ReadingPlan
 from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, ShuffledOrder, ShuffleParameters
 from metadata.snapshot import Snapshot
@@ -126,11 +125,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         """The epoch of the last `set_epoch`."""
         self._is_counted_next = False
         self._divide(Division(world_size, group_size, drop_last), rank)
-        listener: Announce | None = None
-        if publish and self._samples.mount_root is not None:
-            listener = partial(announce, self._samples.mount_root)
-        elif publish:
-            listener = _listener(samples)
+        listener = listener_of(samples, self._samples.mount_root) if publish else None
         self._publisher = PlanPublisher(listener)
         self._begin_epoch()
 
@@ -425,14 +420,6 @@ class ChunkShuffleSampler(DistributedSampler[int]):
             order.group_start * samples.files_each,
             os.fspath(samples.snapshot.path),
         )
-
-
-def _listener(samples: Any) -> Announce | None:
-    """Return the `announce` method of a DieselDataset, also of one below a Subset."""
-    while not hasattr(samples, "announce") and hasattr(samples, "dataset"):
-        samples = samples.dataset
-    announce: Announce | None = getattr(samples, "announce", None)
-    return announce
 
 
 def distributed_rank() -> tuple[int, int]:
