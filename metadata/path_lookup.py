@@ -140,7 +140,7 @@ class PathLookup:
     def text(self, inodes: npt.NDArray[np.int64], /) -> bytes | None:
         """Return the paths of files, each ended by NUL; None if only numpy can tell.
 
-        `metadata.snapshot_bulk` does the same, in five times the time, and says what is damaged.
+        `metadata.snapshot_bulk` does the same, in four times the time, and says what is damaged.
         """
         return None
 
