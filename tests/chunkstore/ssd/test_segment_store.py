@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,15 @@ def chunk_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
+@cache
+def noise() -> bytes:
+    return random.Random(0).randbytes(8 * MIB)
+
+
 def content(number: int, size: int) -> bytes:
-    return random.Random(number).randbytes(size)
+    """Up to 5 MiB of the noise, which begin elsewhere for each number."""
+    start = number * 1_000_003 % (3 * MIB)
+    return noise()[start : start + size]
 
 
 @pytest.fixture
@@ -325,8 +333,10 @@ folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 store = SegmentStore(folder / "ssd", folder / "index", 40 << 20)
 print("open", flush=True)
 number = seed * 1000
+noise = random.Random(0).randbytes(8 << 20)
 while True:
-    data = random.Random(number).randbytes(3 << 20)
+    start = number * 1_000_003 % (3 << 20)
+    data = noise[start : start + (3 << 20)]
     store.append(b"d" * 16, number.to_bytes(16, "big"), 0, memoryview(data), True)
     print(number, flush=True)
     number += 1
