@@ -49,9 +49,9 @@ class Record:
     kill_at: int | None = None
 
     def trained(self, step: int, epoch: int, batch: list[int]) -> None:
-        """Note a batch; kill the process instead if it is the one to be killed at."""
+        """Note a batch; kill the rank and its workers instead if it is the one to be killed at."""
         if step == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.killpg(0, signal.SIGKILL)
         with open(self.file, "a") as lines:
             lines.write(json.dumps([step, epoch, batch]) + "\n")
 
@@ -140,6 +140,8 @@ def _rank(
     port: int,
     options: dict[str, Any],
 ) -> None:
+    # Workers notice the death of their process after 5 s, and their rank is waited for until then.
+    os.setsid()
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
