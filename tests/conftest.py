@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from tests.eventually import eventually
 from tests.forked_programs import daemons_are_forked
+from tests.rewritten_asserts import rewrite_share
 
 pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
 
@@ -26,7 +27,7 @@ PYTHONS_OWN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Processes that Python keeps for as long as the run itself."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let programs of the tests be interrupted, though a shell's background job ignores such
     signals."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -36,6 +37,7 @@ def pytest_configure() -> None:
     # A draw that takes long says that the machine is busy.
     settings.register_profile("tests", deadline=None)
     settings.load_profile("tests")
+    rewrite_share(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
