@@ -53,6 +53,7 @@ QUICK = {
     "bench_ssd_tier": ["--quick"],
     "bench_survival": ["--quick"],
     "bench_training": ["--quick"],
+    "bench_throttled_put": ["--quick"],
     "bench_versions": ["--quick"],
     "bench_writers": ["--quick"],
     "bench_worker_start": ["--files", "5000", "--rounds", "1"],

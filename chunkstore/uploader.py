@@ -13,11 +13,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 from chunkstore.chunk_writer import SealedChunk
 from chunkstore.errors import BadSource
 from chunkstore.object_keys import chunk_key
+from chunkstore.stores.aimd import UPLOADS
 from chunkstore.stores.object_store import Buffer, ObjectStore
+
+MAX_UPLOADS: Final = UPLOADS.highest
+"""The most uploads at once; a resilient store lets through what it bears (`adaptive_limit`)."""
 
 
 class Uploader:
@@ -35,7 +40,7 @@ class Uploader:
         deliver: Callable[[SealedChunk], None],
         *,
         on_bad_source: Callable[[SealedChunk, BadSource], None] | None = None,
-        threads: int = 4,
+        threads: int = MAX_UPLOADS,
         max_in_flight_bytes: int = 64 << 20,
     ) -> None:
         self._store = store

@@ -1,11 +1,16 @@
-"""A rule for the number of reads in flight, by errors and latency. Pure: time is an argument.
+"""A rule for the number of calls in flight, by errors and latency. Pure: time is an argument.
+
+Reads and uploads follow it, each with a limit of its own; "read" below means either.
 
 The rule is additive increase, multiplicative decrease (Chiu & Jain, 1989). Reads are evaluated in
 rounds: as many of one kind as may be in flight, at least 16. A round's median latency is compared
 to the kind's latency at half the load. If it is well above, reads wait for each other inside the
 store, and the limit is cut; if not, the limit grows by one (twofold until it is first cut). A round
 in which the limit was not reached changes nothing: the limit did not make it slow. `Unavailable`
-halves the limit. Reads that began before a change say nothing about its effect.
+halves the limit. Reads that began before a change say nothing about its effect. A store that
+throttles for half a minute cuts the limit to the lowest; when eight reads in a row have succeeded
+again, the limit doubles, up to half of what it was before the failures (slow start: Jacobson,
+"Congestion Avoidance and Control", 1988).
 
 The latency at half the load is measured again every ten seconds, in one round at half the limit
 (which costs half a round), so that a permanent change of the store is not mistaken for overload. If
@@ -16,7 +21,7 @@ once it stays at the highest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from chunkstore.stores.read import ReadKind
@@ -50,7 +55,36 @@ class LimitPolicy:
     """
     cut_on_latency: float = 0.75
     cut_on_error: float = 0.5
+    recovery_reads: int = 8
+    """The answers in a row after which a limit that errors have cut doubles.
+
+    While a store goes on throttling, at most one call in nine is thus refused for an increase.
+    """
     measure_every_s: float = 10.0
+    first_pause_s: float = 0.05
+    """The pause of all uploads after a failure; it doubles with each further one.
+
+    Without it every upload would find out by itself that the store throttles, and all would be in
+    long pauses when it no longer does.
+    """
+    longest_pause_s: float = 1.0
+
+    def times(self, processes: int) -> LimitPolicy:
+        """Return the policy of a limit that so many processes share."""
+        return replace(
+            self,
+            lowest_by_latency=self.lowest_by_latency * processes,
+            highest=self.highest * processes,
+            first=self.first * processes,
+        )
+
+
+UPLOADS: Final = LimitPolicy(lowest_by_latency=8, highest=16)
+"""The policy of uploads, for each process.
+
+It begins with 8: a store in a cloud gives each upload some 50 MB/s. Latency alone does not cut it
+below that, and 64 MiB in flight have room for no more than 16 chunks.
+"""
 
 
 class Aimd:
@@ -59,6 +93,16 @@ class Aimd:
     def __init__(self, policy: LimitPolicy) -> None:
         self._policy = policy
         self.increases = self.decreases = 0
+        self.failures = 0
+        """Reads to which the store was unavailable."""
+        self.least = policy.first
+        """The lowest limit that errors have set."""
+        self.answered_at = float("-inf")
+        self.not_before = float("-inf")
+        """The time before which no upload begins."""
+        self.last_failure = ""
+        self._pause_s = policy.first_pause_s
+        self._recover_to = self._in_a_row = 0
         self._limit = policy.first
         self._since = float("-inf")
         self._measured_at = float("-inf")
@@ -81,7 +125,12 @@ class Aimd:
 
     def succeeded(self, kind: ReadKind, began: float, now: float) -> None:
         """Record the latency of a read."""
+        self.answered_at = now
+        self._pause_s = max(self._policy.first_pause_s, self._pause_s / 2)
         if began < self._since:
+            return
+        if self._limit < self._recover_to:
+            self._recover()
             return
         if len(self._rounds) >= _KINDS and kind not in self._rounds:
             self._rounds.clear()
@@ -93,10 +142,18 @@ class Aimd:
             latencies.clear()
             self._end_round(kind, median_s, now)
 
-    def failed(self, began: float, now: float) -> None:
+    def failed(self, began: float, now: float, reason: str = "") -> None:
         """Record that the store was unavailable to a read; concurrent reads count once."""
+        self.failures += 1
+        self._in_a_row = 0
+        self.last_failure = reason
         if began >= self._since:
+            self.not_before = now + self._pause_s
+            self._pause_s = min(self._policy.longest_pause_s, 2 * self._pause_s)
+            if self._limit > self._recover_to:
+                self._recover_to = int(self._limit * self._policy.cut_on_error)
             self._cut(self._policy.cut_on_error, self._policy.lowest, now)
+            self.least = min(self.least, self._limit)
 
     def _end_round(self, kind: ReadKind, median_s: float, now: float) -> None:
         at_half_load_s = self._at_half_load_s.get(kind)
@@ -112,6 +169,14 @@ class Aimd:
         if self._reached and now - self._measured_at >= self._policy.measure_every_s:
             self._measure(now)
         self._reached = False
+
+    def _recover(self) -> None:
+        self._in_a_row += 1
+        if self._in_a_row >= self._policy.recovery_reads and self._reached:
+            self._in_a_row = 0
+            self._reached = False
+            self._limit = min(self._recover_to, 2 * self._limit)
+            self.increases += 1
 
     def _grow(self) -> None:
         more = 2 * self._limit if self._doubling else self._limit + 1

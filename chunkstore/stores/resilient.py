@@ -2,7 +2,7 @@
 
     retrying       one operation, 60 s in all, or 150 s: its pauses are outside of everything below,
                    so a pausing operation holds no place in the line
-    limited        one place in the line for each read that a caller waits for
+    limited        one place in the line for each read or upload that a caller waits for
     hedging        one or two requests for each read; the slower one holds no place
     deadline       one thread for each request, 20 s
     the store
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chunkstore.after_fork import renew_after_fork
-from chunkstore.stores.adaptive_limit import LimitedStore, LimitStatistics
-from chunkstore.stores.aimd import LimitPolicy
+from chunkstore.stores.adaptive_limit import CallLimit, LimitedStore, LimitStatistics, OwnLimit
+from chunkstore.stores.aimd import UPLOADS, LimitPolicy
 from chunkstore.stores.deadline import DeadlineStatistics, DeadlineStore
 from chunkstore.stores.hedging import HedgePolicy, HedgeStatistics, HedgingStore
 from chunkstore.stores.object_store import ObjectStore
@@ -31,6 +31,7 @@ class ResiliencePolicy:
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     limit: LimitPolicy = field(default_factory=LimitPolicy)
+    uploads: LimitPolicy = UPLOADS
     hedge: HedgePolicy = field(default_factory=HedgePolicy)
     request_timeout_s: float = 20.0
 
@@ -41,6 +42,7 @@ class ResilienceStatistics:
 
     retry: RetryStatistics
     limit: LimitStatistics
+    uploads: LimitStatistics
     hedge: HedgeStatistics
     deadline: DeadlineStatistics
 
@@ -61,6 +63,7 @@ class ResilientStore(StoreWrapper):
         """`has_answered`: another process has had an answer, so the address is right."""
         self.store = store
         self._policy = policy or ResiliencePolicy()
+        self._shared_uploads: CallLimit | None = None
         self._wrap(has_answered)
         renew_after_fork(self)
 
@@ -68,13 +71,22 @@ class ResilientStore(StoreWrapper):
         policy = self._policy
         self._deadline = DeadlineStore(self.store, policy.request_timeout_s)
         self._hedging = HedgingStore(self._deadline, policy.hedge)
-        self._limited = LimitedStore(self._hedging, policy.limit)
+        uploads = self._shared_uploads or OwnLimit(policy.uploads)
+        self._limited = LimitedStore(self._hedging, policy.limit, uploads)
         self._retrying = RetryingStore(self._limited, policy.retry, has_answered=has_answered)
         self._wrapped = self._retrying
 
     def with_policy(self, policy: ResiliencePolicy) -> ResilientStore:
         """Return the same open store in wrappers of another policy, with counters at 0."""
         return ResilientStore(self.store, policy, self._retrying.has_answered)
+
+    def share_uploads(self, limit: CallLimit) -> None:
+        """Upload within the limit of several processes, of which one has had an answer.
+
+        Call it before the store is used.
+        """
+        self._shared_uploads = limit
+        self._wrap(has_answered=True)
 
     def renew(self) -> None:
         """Create the wrappers again; called in a forked child."""
@@ -88,6 +100,7 @@ class ResilientStore(StoreWrapper):
         return ResilienceStatistics(
             self._retrying.statistics(),
             self._limited.statistics(),
+            self._limited.upload_statistics(),
             self._hedging.statistics(),
             self._deadline.statistics(),
         )

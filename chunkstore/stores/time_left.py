@@ -32,6 +32,13 @@ class OperationEnds:
         _of_thread.end = self._outer
 
 
+def lengthen_operation(seconds: float) -> None:
+    """Move the end of this thread's operation, if there is one; an enclosing one keeps its end."""
+    end: float | None = getattr(_of_thread, "end", None)
+    if end is not None:
+        _of_thread.end = end + seconds
+
+
 def time_left_s(most_s: float) -> float:
     """Return the seconds until the operation ends, at least 0 and at most `most_s`.
 

@@ -245,6 +245,7 @@ def _pack(
             _Put(request, rules, workers, commits, progress).run()
     finally:
         workers.stop()  # before anything is deleted
+        progress.uploads = workers.uploads.statistics()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from chunkstore.errors import Unavailable
+from chunkstore.stores.adaptive_limit import CallLimit
+from chunkstore.stores.aimd import UPLOADS
 from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.shared_limit import SharedLimit
 from dieselfs.packing.background_thread import BackgroundThread
 from dieselfs.packing.source_tree import EntryBatch
 from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure, run_worker
@@ -36,6 +39,8 @@ class PackingProcesses:
     ) -> None:
         context = multiprocessing.get_context("fork")
         self._feeder: BackgroundThread | None = None
+        self.uploads = SharedLimit(UPLOADS.times(count))
+        """The limit of uploads that the processes share."""
         self._stopped = mmap.mmap(-1, 1)  # shared with the processes: asking costs 0.1 µs
         self._connections: list[Connection] = []
         self._processes: list[BaseProcess] = []
@@ -44,7 +49,7 @@ class PackingProcesses:
             process = context.Process(
                 target=_serve,
                 args=(
-                    *(open_store, open_index, number, theirs, self.stopped_early),
+                    *(open_store, open_index, number, theirs, self.stopped_early, self.uploads),
                     [*self._connections, ours],
                 ),
             )
@@ -163,9 +168,10 @@ def _serve(
     number: int,
     connection: Connection,
     stopped: Callable[[], bool],
+    uploads: CallLimit,
     inherited: Sequence[Connection],
 ) -> None:
     # Otherwise a worker would hold the others' pipes open after their parent's end.
     for other in inherited:
         other.close()
-    run_worker(open_store, open_index, number, connection, stopped)
+    run_worker(open_store, open_index, number, connection, stopped, uploads)

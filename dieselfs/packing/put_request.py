@@ -13,6 +13,7 @@ from typing import Final
 from chunkstore.chunk_format import MAX_ENTRIES
 from chunkstore.keep_together import KEYS, KeepTogether, KeyOf, gathered, whole_parts
 from chunkstore.packing_settings import Order, PackingSettings
+from chunkstore.stores.adaptive_limit import LimitStatistics
 from dieselfs.dataset.packing_choice import PackingChoice
 from dieselfs.packing.source_tree import (
     BATCH_FILES,
@@ -122,6 +123,8 @@ class PackProgress:
     chunks_reused: int = 0
     chunks_retired: int = 0
     """Chunks of this put or another one that nothing refers to, since both put the same."""
+    uploads: LimitStatistics = field(default_factory=LimitStatistics)
+    """The limit of uploads of all packing processes, once they have ended."""
     failed: list[str] = field(default_factory=list)
     """Reasons why files could not be read after all, one for each file."""
     special: list[bytes] = field(default_factory=list)

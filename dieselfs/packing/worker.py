@@ -27,7 +27,9 @@ from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
 from chunkstore.errors import BadSource
 from chunkstore.keep_together import KeepTogether
 from chunkstore.link_targets import target_problem
+from chunkstore.stores.adaptive_limit import CallLimit
 from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.resilient import ResilientStore
 from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset_writer import MAX_MTIME_NS, MIN_MTIME_NS
 from dieselfs.dataset.parent_directories import ParentDirectories
@@ -44,8 +46,6 @@ _LARGE_BYTES = 64 << 20
 Smaller files are held in memory.
 """
 _PART_BYTES = 4 << 20
-_UPLOADS = 8
-"""Uploads at once in each process: a store in a cloud gives each some 50 MB/s."""
 assert _PART_BYTES % BLOCK_BYTES == 0
 
 
@@ -96,10 +96,12 @@ def run_worker(
     number: int,
     connection: Connection,
     stopped: Callable[[], bool],
+    uploads: CallLimit,
 ) -> None:
     """Pack batches from `connection`, which first sends the rules, until None comes.
 
-    At the end open chunks are stored and the connection is closed. Once `stopped` returns True, the
+    `uploads` is the limit that all packing processes share. At the end open chunks are stored and
+    the connection is closed. Once `stopped` returns True, the
     worker drops open chunks, waits for those that are being stored, and ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it, and hangs up
@@ -114,6 +116,8 @@ def run_worker(
     try:
         store = open_store()
         packing: PackRules = connection.recv()
+        if isinstance(store, ResilientStore):
+            store.share_uploads(uploads)  # the parent has opened the dataset in the store
         index = open_index() if packing.compare_with_index else None
         _Worker(packing, store, index, number, send, stopped).serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -159,7 +163,6 @@ class _Worker:
             packing.dataset.name,
             self._durable,
             on_bad_source=self._not_stored,
-            threads=_UPLOADS,
         ) as uploader:
 
             def submit(chunk: SealedChunk) -> None:

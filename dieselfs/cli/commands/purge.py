@@ -11,12 +11,14 @@ from dieselfs.cli.command import command, dry_run_option, grace_option, size_opt
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, counted, picked
+from dieselfs.cli.rendering.upload_limit import throttled, upload_record, uploads_of
 from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.percentages import ShareOrNone
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_dataset
 
 if TYPE_CHECKING:
+    from chunkstore.stores.adaptive_limit import LimitStatistics
     from dieselfs.housekeeping.purge.purge_request import PurgePlan, PurgeReport
     from dieselfs.housekeeping.retention import RetiredChunk
 
@@ -76,7 +78,8 @@ def purge(context: CommandContext, dataset: str, grace: float, dry_run: bool, **
             return _print_plan(context.output, name, plan(client.dataset, request))
         with context.progress(f"purge {name}") as progress:
             report = client.purge(request, progress)
-    _print_report(context.output, name, report, grace)
+        uploads = uploads_of(client.dataset.store)
+    _print_report(context.output, name, report, grace, uploads)
     return ExitCode.INTEGRITY if report.damaged else ExitCode.OK
 
 
@@ -116,11 +119,13 @@ def _print_plan(output: Output, name: str, plan: PurgePlan) -> int:
     return ExitCode.OK
 
 
-def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float) -> None:
+def _print_report(
+    output: Output, name: str, report: PurgeReport, grace_s: float, uploads: LimitStatistics
+) -> None:
     pinned = [chunk for chunk in report.waiting if chunk.ref.id in report.pinned]
     young = [chunk for chunk in report.waiting if chunk.ref.id not in report.pinned]
     output.details(
-        _record(name, report, pinned, young),
+        _record(name, report, pinned, young) | upload_record(uploads),
         {
             "before": human_size(report.bytes_before),
             "after": human_size(report.bytes_after),
@@ -143,6 +148,8 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
         if chunks:
             size = human_size(sum(chunk.size_bytes for chunk in chunks))
             output.line(f"waiting: {counted(len(chunks), 'old chunk')}, {size}: {why}")
+    if line := throttled(uploads):
+        output.line(line)
     for reason in report.unreadable:
         output.line(f"no chunk is deleted: {reason}")
     for damaged in report.damaged:

@@ -11,6 +11,7 @@ from chunkstore.progress import Progress
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.output import Output, counted, printable
 from dieselfs.cli.rendering.progress import Reached
+from dieselfs.cli.rendering.upload_limit import throttled, upload_record
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress
 
@@ -92,6 +93,7 @@ def show_summary(
                 "special": len(progress.special),
                 "links": len(progress.links),
                 "outside": len(progress.outside),
+                **upload_record(progress.uploads),
                 "elapsed_s": round(elapsed_s, 3),
                 "target": str(address),
                 **_snapshot_record(progress),
@@ -129,5 +131,7 @@ def show_summary(
         f"put {counted(files, 'file')}, {human_size(size_bytes)}, {where}{skipped}, "
         f"{elapsed_s:.1f} s, {rate:,.0f} files/s"
     )
+    if line := throttled(progress.uploads):
+        output.line(line)
     if sys.stdout.isatty():
         output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from chunkstore.errors import NotFound, Unavailable
-from chunkstore.stores.adaptive_limit import LimitedStore
+from chunkstore.stores.adaptive_limit import LimitedStore, OwnLimit
 from chunkstore.stores.aimd import LimitPolicy
+from chunkstore.stores.retrying import RetryingStore, RetryPolicy
 from chunkstore.stores.time_left import OperationEnds
 from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
 from tests.eventually import eventually
@@ -40,7 +43,7 @@ def test_no_more_in_flight_than_the_limit() -> None:
     assert statistics.waited > 0
 
 
-def test_only_reads_take_turns() -> None:
+def test_reads_take_no_turns_of_other_calls() -> None:
     with ThreadPoolExecutor(2) as pool, hanging() as hang:
         faulty = FaultyStore(lambda call, key, _: hang() if key == "slow" else None)
         faulty.inner.create("slow", [b"x"])
@@ -94,3 +97,75 @@ def test_a_lower_limit_holds_for_the_next() -> None:
         with OperationEnds(0.02), pytest.raises(Unavailable, match="earlier reads"):
             store.get("k")
     assert [one.result() for one in late] == [b"x"] * 2
+
+
+def throttling(times: int) -> Callable[[str, str, int], None]:
+    left = itertools.count()
+
+    def fault(call: str, key: str, number: int) -> None:
+        if call == "create" and next(left) < times:
+            raise Unavailable("503 SlowDown")
+
+    return fault
+
+
+def uploading(
+    faulty: FaultyStore, policy: LimitPolicy, **retry: float
+) -> tuple[RetryingStore, LimitedStore]:
+    store = LimitedStore(faulty, uploads=OwnLimit(policy))
+    return RetryingStore(store, RetryPolicy(tries=None, **retry), has_answered=True), store
+
+
+def test_no_more_uploads_in_flight_than_the_limit() -> None:
+    lock, running, most = threading.Lock(), 0, 0
+    pause = threading.Event()
+
+    def fault(call: str, key: str, number: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        pause.wait(0.001)
+        with lock:
+            running -= 1
+
+    _, store = uploading(FaultyStore(fault), LimitPolicy(first=3, highest=3))
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda number: store.create(str(number), [b"x"]), range(100)))
+    assert 2 <= most <= 3
+    assert store.upload_statistics().waited > 0
+    assert store.statistics().waited == 0
+
+
+def test_uploads_that_are_throttled_are_repeated_and_cut_the_limit() -> None:
+    faulty = FaultyStore(throttling(20))
+    policy = LimitPolicy(first=8, first_pause_s=0.001, longest_pause_s=0.002)
+    retrying, store = uploading(faulty, policy, first_pause_s=0.001)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: retrying.create(str(number), [b"x"]), range(40)))
+    assert {info.key for info in faulty.inner.list("")} == {str(number) for number in range(40)}
+    statistics = store.upload_statistics()
+    assert (statistics.failures, statistics.in_flight) == (20, 0)
+    assert 2 <= statistics.least < 8
+    assert "503 SlowDown" in statistics.last_failure
+
+
+def test_the_wait_for_a_store_that_goes_on_answering_does_not_use_up_the_patience() -> None:
+    """Each of 12 uploads waits longer in the line than an upload may take."""
+    pause = threading.Event()
+    faulty = FaultyStore(lambda *_: (pause.wait(0.1), None)[1])
+    retrying, _ = uploading(faulty, LimitPolicy(first=1, highest=1), operation_timeout_s=0.4)
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda number: retrying.create(str(number), [b"x"]), range(12)))
+    assert len(list(faulty.inner.list(""))) == 12
+
+
+def test_the_wait_for_a_store_that_does_not_answer_ends_with_the_reason() -> None:
+    with ThreadPoolExecutor(1) as pool, hanging() as hang:
+        faulty = FaultyStore(lambda call, key, _: hang() if key == "slow" else None)
+        _, store = uploading(faulty, LimitPolicy(first=1, highest=1))
+        late = pool.submit(store.create, "slow", [b"x"])
+        eventually(lambda: store.upload_statistics().in_flight == 1)
+        with OperationEnds(0.02), pytest.raises(Unavailable, match="earlier uploads"):
+            store.create("k", [b"x"])
+    late.result()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chunkstore.stores.aimd import Aimd, LimitPolicy
+from chunkstore.stores.aimd import UPLOADS, Aimd, LimitPolicy
 
 Service = Callable[[float, int], float]
 """When a read that begins now ends, with so many in flight (itself too)."""
@@ -176,3 +176,61 @@ def test_kinds_are_bounded() -> None:
     for number in range(10_000):
         aimd.succeeded(f"kind {number}", number, number + 1)
     assert len(aimd._rounds) <= 64
+
+
+def failing(aimd: Aimd, first: float, failures: int) -> None:
+    for number in range(failures):
+        aimd.failed(first + number, first + number)
+
+
+def answering(aimd: Aimd, first: float, answers: int) -> None:
+    for number in range(answers):
+        aimd.reached()
+        aimd.succeeded("k", first + number, first + number + 0.1)
+
+
+def test_after_failures_it_doubles_up_to_half_of_what_it_was() -> None:
+    aimd = Aimd(LimitPolicy(first=32))
+    failing(aimd, 0.0, 20)
+    assert (aimd.limit, aimd.least, aimd.failures) == (2, 2, 20)
+    limits = []
+    for number in range(4):
+        answering(aimd, 100.0 + 10 * number, LimitPolicy().recovery_reads)
+        limits.append(aimd.limit)
+    assert limits == [4, 8, 16, 16]
+
+
+def test_a_store_that_goes_on_throttling_is_not_asked_for_more() -> None:
+    aimd = Aimd(LimitPolicy(first=32))
+    failing(aimd, 0.0, 20)
+    for number in range(20):
+        answering(aimd, 100.0 + 10 * number, LimitPolicy().recovery_reads - 1)
+        aimd.failed(109.0 + 10 * number, 109.0 + 10 * number)
+    assert aimd.limit == 2
+
+
+def test_a_limit_that_is_not_reached_does_not_recover() -> None:
+    aimd = Aimd(LimitPolicy(first=32))
+    failing(aimd, 0.0, 20)
+    for number in range(100):
+        aimd.succeeded("k", 100.0 + number, 100.1 + number)
+    assert aimd.limit == 2
+
+
+def test_pauses_double_up_to_the_longest_and_shrink_with_answers() -> None:
+    policy = LimitPolicy()
+    aimd = Aimd(policy)
+    pauses = []
+    for now in range(8):
+        aimd.failed(now, now)
+        pauses.append(aimd.not_before - now)
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0])
+    answering(aimd, 100.0, 2)
+    aimd.failed(200.0, 200.0)
+    assert aimd.not_before == pytest.approx(200.25)
+
+
+def test_a_limit_that_processes_share_is_that_of_each_times_their_number() -> None:
+    shared = UPLOADS.times(3)
+    assert (shared.first, shared.highest, shared.lowest_by_latency) == (24, 48, 24)
+    assert shared.lowest == UPLOADS.lowest
