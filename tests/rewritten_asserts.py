@@ -7,6 +7,7 @@ In a new clone every worker would do so with every module at the same moment, 10
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ def rewrite_share(config: pytest.Config) -> None:
         folder = rewrite.get_cache_dir(file)
         compiled = folder / (file.stem + rewrite.PYC_TAIL)
         if rewrite.try_makedirs(folder) and rewrite._read_pyc(file, compiled) is None:
-            status, code = rewrite._rewrite_test(file, config)
-            rewrite._write_pyc(state, code, status, compiled)
+            with suppress(SyntaxError):  # which the import of the module reports
+                status, code = rewrite._rewrite_test(file, config)
+                rewrite._write_pyc(state, code, status, compiled)
 
 
 def _modules(config: pytest.Config) -> list[Path]:
