@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
@@ -151,7 +151,9 @@ def _serve(rules: Throttling, pipe: Connection) -> None:
 
     server = Server(("127.0.0.1", 0), Handler)
     pipe.send(server.server_address[1])
-    server.serve_forever(0.05)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with suppress(EOFError):  # the process that started this one has ended, in whatever way
+        pipe.recv()
 
 
 def _size(kept: bytes | int) -> int:
