@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from torchvision.datasets import ImageFolder
 
 from dieselfs.integrations.image_files import load_image, read_file
 
@@ -43,6 +42,8 @@ def test_images_are_those_of_torchvision(tmp_path: Path) -> None:
     for name, mode in [("grey.png", "L"), ("colour.jpg", "RGB"), ("palette.gif", "P")]:
         (tmp_path / "class").mkdir(exist_ok=True)
         Image.new(mode, (5, 7), 9).save(tmp_path / "class" / name)
+    from torchvision.datasets import ImageFolder  # 1 s of each worker's collection
+
     stock = ImageFolder(str(tmp_path))
     ours = ImageFolder(str(tmp_path), loader=pickle.loads(pickle.dumps(load_image)))
     for (one, _), (other, _) in zip(stock, ours, strict=True):
