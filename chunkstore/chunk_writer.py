@@ -417,9 +417,12 @@ class ChunkWriter:
         elif not fits:
             chunk = self._seal(chunk)
         chunk.take_from(held, count)
-        self._where.update(dict.fromkeys(chunk.paths[-count:], chunk))
-        if not held.paths:
+        moved, left = chunk.paths[-count:], set(held.paths)
+        self._where.update((path, chunk) for path in moved if path not in left)
+        if not left:
             self._held_after = None
+        elif not left.isdisjoint(moved):
+            self._held_after = chunk  # unless it is sealed below
         if alone:
             self._seal(chunk)
             self._open.pop()

@@ -6,7 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chunkstore.chunk_format import KIND_FILE, MAX_ENTRIES
@@ -157,6 +157,7 @@ class TestChunks:
         st.sampled_from([1, 4]),
         st.sampled_from(["sample", "directory"]),
     )
+    @example([(5, 2, "f"), (4, 4095, "f"), (5, 1, "f"), (4, 4095, "f")], 1, "sample")
     def test_a_path_put_twice_takes_the_later_content(
         self, puts: list[tuple[int, int, str]], open_chunks: int, kept: str
     ) -> None:
