@@ -1,7 +1,7 @@
 """Takes the figures of docs/paper.md, one after the other, each in a process of its own; their JSON
 lines go to stdout.
 
-    python -m benchmarks.paper                     # all, full size: some two hours, as root
+    python -m benchmarks.paper                     # all, full size: less than an hour, as root
     python -m benchmarks.paper --quick             # all, small: that they work, not what they say
     python -m benchmarks.paper "Table 2" "Fig. 9"  # some
 """
@@ -30,18 +30,19 @@ class Figure:
         return " ".join(["python -m", f"benchmarks.{self.module}", *self.arguments])
 
 
+_LISTING = ("--only", "listing", "--fronts", "erofs", "--rounds", "2")
 FIGURES = (
-    Figure("Table 2", "bench_file_sizes"),
+    Figure("Table 2", "bench_file_sizes", ("--rounds", "3")),
     Figure("Fig. 6", "bench_node_loss"),
-    Figure("Fig. 9", "bench_writers"),
-    Figure("Fig. 10a, 10b", "bench_lookups"),
-    Figure("Fig. 10c", "bench_mount", ("--only", "listing")),
-    Figure("Fig. 11a", "bench_peer_nodes"),
+    Figure("Fig. 9", "bench_writers", ("--rounds", "3")),
+    Figure("Fig. 10a, 10b", "bench_lookups", ("--rounds", "3")),
+    Figure("Fig. 10c", "bench_mount", _LISTING),
+    Figure("Fig. 11a", "bench_peer_nodes", ("--nodes", "1,2,4")),
     Figure("Fig. 11b", "bench_peer_fill"),
-    Figure("Fig. 12", "bench_readers"),
+    Figure("Fig. 12", "bench_readers", ("--rounds", "3")),
     Figure("Fig. 13", "bench_accuracy"),
     Figure("Fig. 14, 15", "bench_training"),
-    Figure("Cache cluster", "bench_cache_cluster"),
+    Figure("Cache cluster", "bench_cache_cluster", ("--files", "3000", "--rounds", "3")),
 )
 
 
