@@ -8,9 +8,9 @@ leaves neither behind:
 - The rule (`aimd`) lies in anonymous memory, twice. A report changes the copy that is not current
   and then makes it current, under a lock of the same kind.
 
-An upload of 4 MB thus costs two system calls for each place that it looks at, four for its report,
-and some 30 µs. If all places are taken, one thread of each process asks again every few
-milliseconds, at random times, so that no process is preferred.
+An upload of 4 MB thus costs a system call for each place that it looks at and three more, 20 µs in
+all. If all places are taken, one thread of each process asks again every few milliseconds, at
+random times, so that no process is preferred.
 """
 
 from __future__ import annotations

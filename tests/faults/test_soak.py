@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.soak import soak
 
-SECONDS = float(os.environ.get("DIESELFS_SOAK_SECONDS", "10"))
+SECONDS = float(os.environ.get("DIESELFS_SOAK_SECONDS", "5"))
 
 
 @pytest.mark.timeout(SECONDS + 240)
