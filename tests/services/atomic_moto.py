@@ -1,25 +1,31 @@
-"""moto's S3 server with conditional puts that are atomic, as S3's are: `python -m
+"""moto's S3 server with conditional puts and listings that are atomic, as S3's are: `python -m
 tests.services.atomic_moto -H HOST -p PORT`.
 
-moto looks for the object and then stores it, and two threads may both find none.
+moto looks for the object and then stores it, and two threads may both find none. It lists a
+dictionary, which another thread may change meanwhile (500).
 """
 
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from io import BytesIO
 from typing import Any
 
 import moto.server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
-_putting = threading.Lock()
+_changing_or_listing = threading.Lock()
 _answer: Callable[..., Iterable[bytes]] = DomainDispatcherApplication.__call__
 
 
 def answer(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    if environ["REQUEST_METHOD"] != "PUT" or "HTTP_IF_NONE_MATCH" not in environ:
+    is_listing = "list-type=" in environ.get("QUERY_STRING", "")
+    if environ["REQUEST_METHOD"] in ("GET", "HEAD") and not is_listing:
         return _answer(self, environ, start_response)
-    with _putting:
+    if length := int(environ.get("CONTENT_LENGTH") or 0):
+        # A body that comes slowly holds nobody else up.
+        environ["wsgi.input"] = BytesIO(environ["wsgi.input"].read(length))
+    with _changing_or_listing:
         return list(_answer(self, environ, start_response))
 
 
