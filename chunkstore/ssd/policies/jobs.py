@@ -1,0 +1,57 @@
+"""Specifications of jobs: which buckets each job will read (Tectonic-Shift §5.1, the GMS).
+
+A job publishes its specification again and again, within its lease. A job that dies stops doing so
+and is forgotten. The global metadata store that carries specifications between nodes is not here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.ssd.policies.tags import Bucket
+
+MAX_JOBS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpecification:
+    """The buckets that one job reads, in its order."""
+
+    job: str
+    dataset: str
+    buckets: tuple[Bucket, ...]
+    finished: frozenset[Bucket] = frozenset()
+    """The buckets that the job will not read again."""
+    lease_s: float = 60.0
+    """Seconds after which the job is forgotten unless it publishes again."""
+
+    def __post_init__(self) -> None:
+        if not self.job:
+            raise ValueError("a specification of a job without a name")
+        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
+            raise ValueError(f"a lease of {self.lease_s} s for job {self.job}; it must be positive")
+
+
+class PublishedJobs:
+    """The specifications that a node knows. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[JobSpecification, float]] = {}
+
+    def publish(self, specification: JobSpecification, elapsed_s: float) -> None:
+        """Record a job's specification in place of its former one; raise ValueError if full."""
+        if specification.job not in self._jobs and len(self._jobs) >= MAX_JOBS:
+            raise ValueError(f"no more than {MAX_JOBS} jobs can be published")
+        self._jobs[specification.job] = specification, elapsed_s + specification.lease_s
+
+    def withdraw(self, job: str) -> None:
+        """Forget a job that has ended, if it is known."""
+        self._jobs.pop(job, None)
+
+    def alive(self, elapsed_s: float) -> Sequence[JobSpecification]:
+        """Return the specifications under a lease, and forget the others."""
+        self._jobs = {job: known for job, known in self._jobs.items() if elapsed_s < known[1]}
+        return [specification for specification, _ in self._jobs.values()]

@@ -1,0 +1,47 @@
+"""The interface of all cache policies of an SSD tier."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.tags import Bucket
+
+REFRESH_S = 10.0
+"""Seconds between two refreshes (Tectonic-Shift §5.1, BucketRefreshTime)."""
+
+
+class CachePolicy(Protocol):
+    """A policy that decides what an SSD tier admits and reinserts. Not thread-safe.
+
+    `key` is the segment's (`tags.key_of`), `length` its bytes. Only `publish` and `refresh` get the
+    time, in seconds of any clock; each request counts to the time of the last refresh. A policy
+    never raises from the calls that a read makes.
+    """
+
+    fetches_rejected: bool
+    """True if the tier reads a missed segment from the slow store before it may be rejected."""
+
+    def requested(self, job: str, bucket: Bucket, key: int, length: int) -> None:
+        """Take note of a request of one segment, whether it hits or misses."""
+        ...
+
+    def admits(self, bucket: Bucket, key: int, length: int) -> bool:
+        """Return whether to cache a missed segment; asked after `requested`, before the fetch."""
+        ...
+
+    def reinserts(self, bucket: Bucket, key: int, length: int) -> bool:
+        """Return whether to write an evicted segment again."""
+        ...
+
+    def written(self, length: int) -> None:
+        """Take note of bytes that the SSD was given to write, admitted or reinserted."""
+        ...
+
+    def publish(self, specification: JobSpecification, now: float) -> None:
+        """Take note of what a job will read, and of the parts that it has finished."""
+        ...
+
+    def refresh(self, now: float) -> None:
+        """Decide again about all buckets; called every `REFRESH_S`."""
+        ...

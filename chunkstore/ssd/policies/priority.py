@@ -1,0 +1,43 @@
+"""Priorities of buckets: how often each segment will likely be read soon (Tectonic-Shift §5.1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Literal, get_args
+
+from chunkstore.ssd.policies.history import RequestedBytes
+from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.tags import Bucket
+
+Priority = Literal["historic", "future", "hybrid"]
+PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
+Priorities = Mapping[Bucket, float]
+
+
+def historic(requested: Mapping[Bucket, RequestedBytes]) -> Priorities:
+    """Return how often each byte that was read in the window was read, on average."""
+    return {
+        bucket: found.total / found.unique
+        for bucket, found in requested.items()
+        if found.unique > 0
+    }
+
+
+def future(jobs: Iterable[JobSpecification], active: Collection[str]) -> Priorities:
+    """Return how many active jobs have yet to finish each bucket.
+
+    A job counts once, even if its specification names a bucket twice.
+    """
+    readers: Counter[Bucket] = Counter()
+    for job in jobs:
+        if job.job in active:
+            readers.update(set(job.buckets) - job.finished)
+    return {bucket: float(count) for bucket, count in readers.items()}
+
+
+def hybrid(past: Priorities, coming: Priorities) -> Priorities:
+    """Return the greater of both priorities for each bucket."""
+    return {
+        bucket: max(past.get(bucket, 0.0), coming.get(bucket, 0.0)) for bucket in {*past, *coming}
+    }
