@@ -2,12 +2,12 @@
 that its module names."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.mount.mounting import KIND, Mount, mounted
+from tests.mount.mounting import KIND, Mount, is_alive, mounted, started
 from tests.mount.packing import BASE_TIME_NS, PackedDataset, pack, random_bytes, write_file
 
 SIZES = [
@@ -16,6 +16,7 @@ SIZES = [
     *((256 << 10) - 1, 256 << 10, (256 << 10) + 1, 300 << 10),
     *(5_000_000, 20 << 20),
 ]
+LOG_LINES = 60
 FOR_ALL = ["--allow-other"] if os.geteuid() == 0 else []
 """Else the root of a mount is nobody else's, by its mode."""
 ODD_NAMES = [
@@ -31,6 +32,21 @@ ODD_NAMES = [
     b"\x01\x7f control",
     b"...",
 ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the logs of mounts with a test that fails."""
+    report = yield
+    if report.failed:
+        for mount in started:
+            log = mount.log_file
+            if log.exists() and (is_alive(mount.pid) or log.stat().st_mtime >= call.start):
+                lines = mount.log.splitlines()[-LOG_LINES:]
+                report.sections.append((f"log of {mount.path}", "\n".join(lines)))
+    return report
 
 
 def make_sample(source: Path) -> None:

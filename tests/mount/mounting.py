@@ -69,6 +69,10 @@ def listed(mountpoint: Path) -> MountInfo:
     return found
 
 
+started: list["Mount"] = []
+"""All mounts of this process, whose logs are shown when a test fails."""
+
+
 @dataclass(frozen=True)
 class Mount:
     path: Path
@@ -197,6 +201,7 @@ def start(packed: PackedDataset, folder: Path, *options: str) -> Mount:
     command = daemon_command(packed, mountpoint, *files, *options)
     pid = start_in_background(command, mountpoint, log_file=log_file, timeout_s=PATIENCE_S)
     mount = Mount(mountpoint, pid, log_file, faults, following)
+    started.append(mount)
     found = mount.statistics()["front"]
     if "--front" not in options and found["kind"] != kind_of_mount():
         end(mount)

@@ -3,6 +3,7 @@ comes, within a budget of a few percent of the dataset; and whatever else happen
 byte is right.
 """
 
+import json
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,16 @@ def memory_of(mount: Mount) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def shown(mount: Mount) -> Iterator[None]:
+    """Print what the mount counts if an assertion fails."""
+    try:
+        yield
+    except AssertionError:
+        print(json.dumps(mount.statistics(), indent=1))
+        raise
+
+
 def is_planned(mount: Mount) -> bool:
     return bool(plan_of(mount)["files"])
 
@@ -271,10 +282,11 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
     assert filled["filled_files"] > 0.9 * FILES
     assert filled["incomplete_fills"] == 0
     assert filled["dropped_files"] > 0.7 * FILES
-    eventually(  # the pages of the epoch before count until they are dropped
-        lambda: planned_pages_of(shuffled)["outside_bytes"] <= BUDGET + CHUNK_BYTES,
-        "pages in the budget",
-    )
+    with shown(shuffled):
+        eventually(  # the pages of the epoch before count until they are dropped
+            lambda: planned_pages_of(shuffled)["outside_bytes"] <= BUDGET + CHUNK_BYTES,
+            "pages in the budget",
+        )
     assert planned_pages["closed_files"] > 0.7 * FILES / PROBE_FILES
 
     read_by_steps(shuffled, order_of(shuffled, f"seed=1,group={GROUP},epoch=1")[: FILES // 4])
