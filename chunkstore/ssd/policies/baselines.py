@@ -86,6 +86,8 @@ class RandomRejection(AdmitEverything):
         budget = self._bytes_per_s * seconds
         self._debt_bytes = max(-10 * budget, self._debt_bytes + self._interval_bytes - budget)
         wanted = max(budget / 4, budget - self._debt_bytes / 10)
-        factor = wanted / max(self._interval_bytes, wanted / 4)
-        self.probability = min(1.0, max(1e-6, self.probability * max(0.25, min(4.0, factor))))
+        factor = max(0.25, wanted / max(self._interval_bytes, wanted / 4))
+        if self._debt_bytes > budget:  # an interval without a write does not repay the debt
+            factor = min(1.0, factor)
+        self.probability = min(1.0, max(1e-6, self.probability * factor))
         self._interval_bytes = 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policies.tags import Bucket
 
-REFRESH_S = 10.0
+REFRESH_S: Final = 10.0
 """Seconds between two refreshes (Tectonic-Shift §5.1, BucketRefreshTime)."""
 
 

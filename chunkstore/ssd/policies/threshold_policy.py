@@ -1,9 +1,16 @@
-"""Tectonic-Shift's policies: buckets above a threshold are admitted, and reinserted."""
+"""Tectonic-Shift's policies: buckets above a threshold are admitted, and reinserted.
+
+The threshold is soft. While the write budget raises it from a bucket's priority to one above, the
+bucket gives up ever more of its segments, chosen by their keys. So the threshold has an effect
+between the few priorities there are. All jobs agree about the segments that are left: the first one
+that reads such a segment writes it, and all others hit it. Segments chosen by chance or by time
+would be written by the last reader as often as by the first.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Mapping
 from typing import Final
 
 from chunkstore.ssd.policies.elapsed import Elapsed
@@ -15,6 +22,7 @@ from chunkstore.ssd.policies.write_budget import ThresholdController, WriteAllow
 
 MINIMUM: Final = 1.1
 """The least admit threshold (Tectonic-Shift §6.1): a bucket read once, by one job, is refused."""
+_KEY_MASK: Final = 0xFFFF
 
 
 class ThresholdPolicy:
@@ -39,6 +47,7 @@ class ThresholdPolicy:
         ):
             raise ValueError(f"a reinsertion offset of {reinsertion_offset}; it must not be < 0")
         self._priority = priority
+        self._minimum = minimum
         self._history = history or RequestHistory()
         self._jobs = PublishedJobs()
         self._elapsed = Elapsed()
@@ -51,8 +60,8 @@ class ThresholdPolicy:
             self._controller = ThresholdController(write_budget, minimum)
             self._allowance = WriteAllowance(write_budget)
         self._wanted_bytes = 0
-        self._admitted: Set[Bucket] = frozenset()
-        self._reinserted: Set[Bucket] = frozenset()
+        self._admitted: Mapping[Bucket, int] = {}
+        self._reinserted: Mapping[Bucket, int] = {}
 
     def requested(self, job: str, bucket: Bucket, key: int, length: int) -> None:
         """Add the request to the history window."""
@@ -60,11 +69,11 @@ class ThresholdPolicy:
 
     def admits(self, bucket: Bucket, key: int, length: int) -> bool:
         """Return whether the bucket is above the threshold and the write budget has room."""
-        return bucket in self._admitted and self._may_write(length)
+        return key & _KEY_MASK < self._admitted.get(bucket, 0) and self._may_write(length)
 
     def reinserts(self, bucket: Bucket, key: int, length: int) -> bool:
         """Return whether the bucket is above the reinsertion threshold, within the budget."""
-        return bucket in self._reinserted and self._may_write(length)
+        return key & _KEY_MASK < self._reinserted.get(bucket, 0) and self._may_write(length)
 
     def _may_write(self, length: int) -> bool:
         self._wanted_bytes += length
@@ -86,10 +95,18 @@ class ThresholdPolicy:
         priorities = self._priorities(elapsed_s)
         self._move_threshold(elapsed_s - self._refreshed_s, max(priorities.values(), default=0.0))
         self._refreshed_s = elapsed_s
-        self._admitted = _above(self.admit_threshold, priorities)
+        self._admitted = self._limits(priorities, 0.0)
         if self._reinsertion_offset is not None:
-            threshold = self.admit_threshold + self._reinsertion_offset
-            self._reinserted = _above(threshold, priorities)
+            self._reinserted = self._limits(priorities, self._reinsertion_offset)
+
+    def _limits(self, priorities: Priorities, offset: float) -> Mapping[Bucket, int]:
+        """Return below which number the low bits of a key must be, for each admitted bucket."""
+        minimum, threshold = self._minimum + offset, self.admit_threshold + offset
+        return {
+            bucket: int(min(1.0, priority + 1 - threshold) * (_KEY_MASK + 1))
+            for bucket, priority in priorities.items()
+            if priority > minimum and priority + 1 > threshold
+        }
 
     def _priorities(self, elapsed_s: float) -> Priorities:
         past: Priorities = {}
@@ -105,9 +122,7 @@ class ThresholdPolicy:
             return
         self._allowance.grow(seconds)
         if seconds > 0:
-            self.admit_threshold = self._controller.threshold(self._wanted_bytes, seconds, highest)
+            self.admit_threshold = self._controller.threshold(
+                self._wanted_bytes, seconds, highest + 1
+            )
             self._wanted_bytes = 0
-
-
-def _above(threshold: float, priorities: Priorities) -> Set[Bucket]:
-    return frozenset(bucket for bucket, priority in priorities.items() if priority > threshold)

@@ -150,7 +150,7 @@ def test_the_threshold_falls_back_to_its_minimum() -> None:
     controller = ThresholdController(100, minimum=1.1)
     for _ in range(50):
         controller.threshold(10**6, 10, 5)
-    found = [controller.threshold(0, 10, 5) for _ in range(100)]
+    found = [controller.threshold(0, 10, 5) for _ in range(300)]
     assert found[0] > 4
     assert found[-1] == 1.1
     assert controller.threshold(0, 0, 5) == pytest.approx(1.1)
@@ -163,6 +163,24 @@ def test_an_allowance_saves_up_only_so_much() -> None:
     assert allowance.permits()
     allowance.take(1)
     assert not allowance.permits()
+
+
+def test_under_pressure_a_bucket_keeps_the_same_part_of_its_segments() -> None:
+    found = policy("future", write_budget=100_000)
+    choose = random.Random(9)
+    keys = [choose.getrandbits(64) for _ in range(2000)]
+    shares = []
+    for now in range(0, 1000, 10):
+        for name in ("a", "b"):
+            found.publish(job(name, P1), now)
+            found.requested(name, P1, keys[0], 1)
+        found.refresh(now)
+        admitted = [key for key in keys if found.admits(P1, key, 10_000)]
+        assert admitted == [key for key in keys if found.admits(P1, key, 0)]
+        shares.append(len(admitted) / len(keys))
+    assert shares[0] == 1
+    # 10 s of budget are 100 segments, or 5 %; the threshold has found that.
+    assert 0.03 < sum(shares[-20:]) / 20 < 0.07
 
 
 @pytest.mark.parametrize("priority", ["historic", "future", "hybrid"])
