@@ -50,6 +50,7 @@ QUICK = {
     "bench_resume": ["--files", "20000", "--rounds", "1"],
     "bench_shuffle_quality": ["--files", "20000", "--rounds", "1"],
     "bench_accuracy": ["--quick"],
+    "bench_ssd_policies": ["--quick"],
     "bench_ssd_tier": ["--quick"],
     "bench_survival": ["--quick"],
     "bench_training": ["--quick"],
