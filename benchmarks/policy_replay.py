@@ -22,7 +22,7 @@ _KEYS_SEED = 18
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a policy did with a trace, in segments."""
+    """The outcome of one policy on one trace, in segments."""
 
     requests: int
     hits: int

@@ -35,7 +35,8 @@ pytestmark = both_fronts
 CROWD = 3000
 REFRESHES = 20
 STEP_S = 0.001
-"""Of a reader, between two reads: without it readers take the processor from the refresh."""
+"""The pause of a reader between two reads. Without it readers take the processor from the
+refresh."""
 
 BEFORE: Files = {
     "same": b"the same in both",

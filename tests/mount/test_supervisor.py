@@ -42,7 +42,7 @@ KILLS = 10
 UPGRADES = 2
 """The second is one of a supervisor that is itself the result of an upgrade."""
 STEP_S = 0.002
-"""Of a reader, between two reads."""
+"""The pause of a reader between two reads."""
 BACK_S = 1.0
 """In this time another server answers, as issue 14 asks for."""
 NOBODY_SERVES = (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)

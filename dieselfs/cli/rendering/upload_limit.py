@@ -1,4 +1,4 @@
-"""What a command says of uploads that the store throttled."""
+"""The lines and records of commands about uploads that the store throttled."""
 
 from __future__ import annotations
 

@@ -21,23 +21,28 @@ def limited(faulty: FaultyStore, first: int, highest: int = 64) -> LimitedStore:
     return LimitedStore(faulty, LimitPolicy(first=first, highest=highest))
 
 
+class InFlight:
+    """Calls that take a millisecond; counts the most at a time."""
+
+    def __init__(self) -> None:
+        self.most = self._running = 0
+        self._lock, self._pause = threading.Lock(), threading.Event()
+
+    def __call__(self, call: str, key: str, number: int) -> None:
+        with self._lock:
+            self._running += 1
+            self.most = max(self.most, self._running)
+        self._pause.wait(0.001)
+        with self._lock:
+            self._running -= 1
+
+
 def test_no_more_in_flight_than_the_limit() -> None:
-    lock, running, most = threading.Lock(), 0, 0
-    pause = threading.Event()
-
-    def fault(call: str, key: str, number: int) -> None:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        pause.wait(0.001)
-        with lock:
-            running -= 1
-
-    store = limited(FaultyStore(fault), first=3, highest=3)
+    in_flight = InFlight()
+    store = limited(FaultyStore(in_flight), first=3, highest=3)
     with ThreadPoolExecutor(12) as pool:
         assert set(pool.map(store.get, ["k"] * 200)) == {b"0123456789"}
-    assert 2 <= most <= 3
+    assert 2 <= in_flight.most <= 3
     statistics = store.statistics()
     assert (statistics.in_flight, statistics.waiting) == (0, 0)
     assert statistics.waited > 0
@@ -117,22 +122,11 @@ def uploading(
 
 
 def test_no_more_uploads_in_flight_than_the_limit() -> None:
-    lock, running, most = threading.Lock(), 0, 0
-    pause = threading.Event()
-
-    def fault(call: str, key: str, number: int) -> None:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        pause.wait(0.001)
-        with lock:
-            running -= 1
-
-    _, store = uploading(FaultyStore(fault), LimitPolicy(first=3, highest=3))
+    in_flight = InFlight()
+    _, store = uploading(FaultyStore(in_flight), LimitPolicy(first=3, highest=3))
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda number: store.create(str(number), [b"x"]), range(100)))
-    assert 2 <= most <= 3
+    assert 2 <= in_flight.most <= 3
     assert store.upload_statistics().waited > 0
     assert store.statistics().waited == 0
 

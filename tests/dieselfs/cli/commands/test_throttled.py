@@ -1,4 +1,4 @@
-"""What commands say of a store that throttles uploads."""
+"""Commands say that a store has throttled their uploads."""
 
 from __future__ import annotations
 
