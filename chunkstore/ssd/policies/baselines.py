@@ -7,6 +7,7 @@ has been fetched (`fetches_rejected`).
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.policies.elapsed import Elapsed
@@ -30,6 +31,9 @@ class AdmitEverything:
     def reinserts(self, bucket: Bucket, key: int, length: int) -> bool:
         """Return False."""
         return False
+
+    def next_uses(self, keys: Sequence[int]) -> None:
+        """Return None: nothing is known of the future."""
 
     def written(self, length: int) -> None:
         """Do nothing."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policies.tags import Bucket
@@ -32,6 +36,14 @@ class CachePolicy(Protocol):
 
     def reinserts(self, bucket: Bucket, key: int, length: int) -> bool:
         """Return whether to write an evicted segment again."""
+        ...
+
+    def next_uses(self, keys: Sequence[int]) -> npt.NDArray[np.float64] | None:
+        """Return the predicted time of the next use of each segment, in seconds of the clock.
+
+        It is inf for a segment that no job is known to need. None: the policy predicts nothing,
+        and the tier evicts in an order of its own (LRU or FIFO).
+        """
         ...
 
     def written(self, length: int) -> None:

@@ -10,7 +10,7 @@ would be written by the last reader as often as by the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chunkstore.ssd.policies.elapsed import Elapsed
@@ -74,6 +74,9 @@ class ThresholdPolicy:
     def reinserts(self, bucket: Bucket, key: int, length: int) -> bool:
         """Return whether the bucket is above the reinsertion threshold, within the budget."""
         return key & _KEY_MASK < self._reinserted.get(bucket, 0) and self._may_write(length)
+
+    def next_uses(self, keys: Sequence[int]) -> None:
+        """Return None: priorities are of whole buckets."""
 
     def _may_write(self, length: int) -> bool:
         self._wanted_bytes += length
