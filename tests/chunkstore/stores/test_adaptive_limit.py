@@ -145,10 +145,13 @@ def test_uploads_that_are_throttled_are_repeated_and_cut_the_limit() -> None:
 
 
 def test_the_wait_for_a_store_that_goes_on_answering_does_not_use_up_the_patience() -> None:
-    """Each of 12 uploads waits longer in the line than an upload may take."""
+    """The last of 12 uploads wait longer in the line than an upload may take.
+
+    The time between two answers is an eighth of that, so that a busy machine may delay one.
+    """
     pause = threading.Event()
-    faulty = FaultyStore(lambda *_: (pause.wait(0.1), None)[1])
-    retrying, _ = uploading(faulty, LimitPolicy(first=1, highest=1), operation_timeout_s=0.4)
+    faulty = FaultyStore(lambda *_: (pause.wait(0.25), None)[1])
+    retrying, _ = uploading(faulty, LimitPolicy(first=1, highest=1), operation_timeout_s=2.0)
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda number: retrying.create(str(number), [b"x"]), range(12)))
     assert len(list(faulty.inner.list(""))) == 12

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 
 import pytest
 
@@ -23,7 +23,10 @@ class Requests:
     """A queue of requests: each is work that waits, or None for one that is answered at once."""
 
     def __init__(self, places: int = THREADS) -> None:
-        self.queue: SimpleQueue[Work | None] = SimpleQueue()
+        # No SimpleQueue: with several consumers its `get` may wait for ever, whatever its timeout
+        # is. In CPython 3.11 a consumer that is woken too late waits for what is left of the
+        # timeout, and a negative rest means for ever.
+        self.queue: Queue[Work | None] = Queue()
         self.answered = 0
         self.seen: set[int] = set()
         """The threads that have received a request."""
