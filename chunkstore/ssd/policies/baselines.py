@@ -35,6 +35,9 @@ class AdmitEverything:
     def next_uses(self, keys: Sequence[int]) -> None:
         """Return None: nothing is known of the future."""
 
+    def evicts_next(self, next_use: float | None) -> None:
+        """Do nothing."""
+
     def written(self, length: int) -> None:
         """Do nothing."""
 

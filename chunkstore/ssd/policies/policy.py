@@ -46,6 +46,15 @@ class CachePolicy(Protocol):
         """
         ...
 
+    def evicts_next(self, next_use: float | None) -> None:
+        """Take note of what an admission costs: the next use of what would be evicted for it.
+
+        It is the rank of the region that is evicted next, on the scale of `next_uses`; None: the
+        cache has room. The tier tells it after each refresh and each eviction. A tier without
+        predictions does not tell it.
+        """
+        ...
+
     def written(self, length: int) -> None:
         """Take note of bytes that the SSD was given to write, admitted or reinserted."""
         ...

@@ -78,6 +78,9 @@ class ThresholdPolicy:
     def next_uses(self, keys: Sequence[int]) -> None:
         """Return None: priorities are of whole buckets."""
 
+    def evicts_next(self, next_use: float | None) -> None:
+        """Do nothing: the order of eviction is the tier's."""
+
     def _may_write(self, length: int) -> bool:
         self._wanted_bytes += length
         return self._allowance is None or self._allowance.permits()
