@@ -27,10 +27,12 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from benchmarks.harness import report
-from benchmarks.policy_replay import Replayed, optimum, replay
+from benchmarks.policy_replay import requests_of, size_of
 from benchmarks.policy_workloads import ORDERS, SPLITS, WORKLOADS, Order, Trace, trace_of
 from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
+from dieselfs.advice.optimum import optimum
+from dieselfs.advice.replay import Replayed, replay
 
 NODES = 6
 POLICIES = ("lru", "fifo", "historic", "future", "hybrid")
@@ -55,8 +57,15 @@ _LEAST_SHARE = 0.01
 def run(trace: Trace, settings: PolicySettings, region_segments: int, *, is_lru: bool) -> Replayed:
     history = RequestHistory(capacity_segments=16 * trace.segments)
     return replay(
-        trace, policy_of(settings, history), is_lru=is_lru, region_segments=region_segments
+        requests_of(trace),
+        policy_of(settings, history),
+        size_of(trace, region_segments),
+        "lru" if is_lru else "fifo",
     )
+
+
+def ceiling_of(trace: Trace) -> float:
+    return optimum(requests_of(trace), size_of(trace).cache_bytes)
 
 
 def table_3(order: Order, segments: int, seeds: Sequence[int], region_segments: int) -> float:
@@ -64,7 +73,7 @@ def table_3(order: Order, segments: int, seeds: Sequence[int], region_segments: 
     distances = []
     for workload in WORKLOADS:
         traces = [trace_of(workload, order, segments, seed) for seed in seeds]
-        ceiling = fmean(optimum(trace) for trace in traces)
+        ceiling = fmean(ceiling_of(trace) for trace in traces)
         shares = {}
         for policy in POLICIES:
             settings = PolicySettings("all" if policy in ("lru", "fifo") else policy)
@@ -87,7 +96,7 @@ def table_3(order: Order, segments: int, seeds: Sequence[int], region_segments: 
                 paper_over_lru=paper,
                 of_optimum=shares[policy] / ceiling,
                 optimum_share=ceiling,
-                fills_share=fmean(found.fills / found.requests for found in runs),
+                fills_share=fmean(found.fills / found.requested for found in runs),
                 written_over_budget=None,
             )
     error = fmean(distances)
@@ -99,7 +108,7 @@ def figure_9(order: Order, segments: int, seed: int, region_segments: int) -> No
     """Report the synchronized workload with a write budget of 100 MB/s a node."""
     budget = NODES * 100e6
     trace = trace_of(WORKLOADS[0], order, segments, seed)
-    ceiling = optimum(trace)
+    ceiling = ceiling_of(trace)
     base = None
     for policy, (paper_absorbed, paper_written) in BUDGETED.items():
         settings = PolicySettings(policy, minimum=0.5, write_budget=budget)
@@ -151,7 +160,7 @@ def table_4(order: Order, segments: int, seed: int, region_segments: int) -> Non
 
 def written_rate(trace: Trace, found: Replayed) -> float:
     """Return the bytes written a second of virtual time."""
-    return found.written * trace.segment_bytes / trace.duration_s
+    return found.written / trace.duration_s
 
 
 def main() -> None:
