@@ -1,1 +1,1 @@
-"""Advice on the SSD tier: traces are replayed through the policies that the tier runs."""
+"""Advice on an SSD tier: traces of requests, their replay through its policies, and power."""

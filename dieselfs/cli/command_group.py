@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "warmup": "Load a dataset's chunks onto the SSD of this node.",
     "cache": "Show and limit what the SSD of this node caches.",
     "snapshot": "Create, list, tag, compare and prune snapshots.",
+    "advise": "Say what an SSD tier would save.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",
     "config": "Set and explain the settings that all nodes share.",
