@@ -15,7 +15,11 @@ threads. Ours makes as many calls and some 10 us of Python on both sides: 0.7; o
 idle cores it looks for the answer before it sleeps, which saves the waking: 1 and more. A batch
 pays for them once: 1 to 1.5. Chunks: the kernel copies twice, whoever sends: 1.
 
-    python -m benchmarks.bench_peer_link [--rounds 9] [--messages 4000]
+With --tags instead: what do tags add to a message? The same client with tags, of 64 buckets,
+against itself without; the server reports each request to a function that does nothing.
+Expectation: 3 bytes a file, and 3 us of Python on both sides together.
+
+    python -m benchmarks.bench_peer_link [--rounds 9] [--messages 4000] [--tags]
 """
 
 from __future__ import annotations
@@ -37,8 +41,11 @@ from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.request_tags import RequestTags
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire.connection_tags import TagNumbers
+from dieselfs.cache.wire.frames import encode_request
 from dieselfs.cache.wire.messages import Data, ReadChunk, ReadFile, ReadRanges
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
@@ -55,6 +62,7 @@ BARS = {
 }
 SECRET = TaskSecret(b"of a benchmark, as known as can be")
 TASK = "bench"
+BUCKETS = [f"imagenet:train/class-{number}" for number in range(64)]
 REFS = [
     ChunkRef(ChunkId(number.to_bytes(16, "big")), HEAD_BYTES, CHUNK_BYTES)
     for number in range(CHUNKS)
@@ -91,12 +99,20 @@ class Buffers:
         return NodeStatus()
 
 
+class CountedBuffers(Buffers):
+    """Implements `CountsRequests`."""
+
+    def requested(self, block: CacheBlock, tags: RequestTags) -> None:
+        pass
+
+
 class Serving:
     """The server's process."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: bool = False) -> None:
+        buffers = CountedBuffers() if counts else Buffers()
         self._server = PeerServer(
-            OperatingSystem(), SECRET, TASK, "server", PeerAddress("127.0.0.1", 0), Buffers()
+            OperatingSystem(), SECRET, TASK, "server", PeerAddress("127.0.0.1", 0), buffers
         )
 
     def run(self) -> PeerAddress:
@@ -243,11 +259,62 @@ def measure_chunks(client: PeerClient, member: Member, rounds: int) -> None:
         connection.close()
 
 
+def tags_of(chunk: ChunkId) -> RequestTags:
+    return RequestTags("resnet50", 3, BUCKETS[chunk.value[-1] % len(BUCKETS)])
+
+
+def measure_tags(rounds: int, messages: int) -> None:
+    with contender(Serving, True) as counting, contender(Serving) as plain:
+        sides = {
+            "tags": (counting.run(), tags_of),
+            "no tags": (plain.run(), None),
+        }
+        clients = {
+            name: (PeerClient(OperatingSystem(), SECRET, TASK, name, of), Member("server", at, 1))
+            for name, (at, of) in sides.items()
+        }
+
+        def files(name: str) -> Callable[[], None]:
+            client, member = clients[name]
+
+            def run() -> None:
+                for number in range(messages):
+                    request = ReadFile(REFS[number % CHUNKS], 4096, 4096, True)
+                    assert len(bulk(client.ask(member, request))) == 4096
+
+            return run
+
+        timed = run_rounds({name: files(name) for name in clients}, rounds)
+        median_s = {name: timed.median(name) / messages for name in clients}
+        frames = [
+            sum(map(len, numbers.frames(1, ReadFile(REFS[0], 4096, 4096, True))))
+            for numbers in [TagNumbers(tags_of)]
+            for _ in range(2)
+        ]
+        report(
+            "tags of requests for files of 4 KiB",
+            ratio=spread(timed.ratios("tags", "no tags")),
+            us_each={name: 1e6 * each for name, each in median_s.items()},
+            added_us=1e6 * (median_s["tags"] - median_s["no tags"]),
+            bytes={
+                "no tags": len(encode_request(1, ReadFile(REFS[0], 4096, 4096, True))),
+                "first of a bucket": frames[0],
+                "others": frames[1],
+            },
+        )
+        for client, _ in clients.values():
+            client.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--messages", type=int, default=4000)
+    parser.add_argument("--tags", action="store_true", help="the cost of tags alone")
     options = parser.parse_args()
+    if options.tags:
+        measure_tags(options.rounds, options.messages)
+        return
     with contender(Serving) as serving:
         client = PeerClient(OperatingSystem(), SECRET, TASK, "bench")
         member = Member("server", serving.run(), 1)

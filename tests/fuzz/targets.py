@@ -413,8 +413,9 @@ def foreign_plans() -> Target:
 
 
 def peer_frames() -> Target:
-    golden = golden_frames.golden_frames()
-    seeds = [golden[name] for name in (*golden_frames.REQUESTS, *golden_frames.ANSWERS)]
+    golden = golden_frames.golden_frames() | golden_frames.golden_frames_of_version_2()
+    kinds = *golden_frames.REQUESTS, *golden_frames.TAGGED, *golden_frames.ANSWERS
+    seeds = [golden[name] for name in kinds]
 
     def use(data: bytes) -> None:
         header_bytes, bulk_bytes, checksum = frame_header.decode_prefix(data)
@@ -442,6 +443,7 @@ def peer_frames() -> Target:
                     strict=True,
                 ):
                     assert start + length <= request.chunks[place].payload_bytes
+                assert len(request.tags) in (0, len(request.chunks))
         # Numbers and texts may have come in a longer form than ours; said again they are as short
         # as they get.
         assert len(again) <= len(data)

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.request_tags import RequestTags
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +97,17 @@ class CachedRanges(CachedChunks, Protocol):
         """Return the block to load for a range. Never blocks.
 
         The block is the whole chunk, or the range as if it were a file.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsRequests(CachedChunks, Protocol):
+    """A cache that decides by its requests what it keeps."""
+
+    def requested(self, block: CacheBlock, tags: RequestTags) -> None:
+        """Take note of a request for a block, before it is answered. Never blocks or raises.
+
+        A request for any range of a chunk of at most 16 MiB counts as one for the chunk.
         """
         ...

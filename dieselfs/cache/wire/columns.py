@@ -26,8 +26,8 @@ _CHUNK_ROW: Final = np.dtype([("id", "V16"), ("head_bytes", ">u4"), ("payload_by
 _ANY_ROW: Final = np.dtype((np.void, CHUNK.size))
 
 
-def range_columns(request: ReadRanges) -> tuple[bytes, bytes, bytes, bytes, bool]:
-    """Return the fields of a `ReadRanges`.
+def range_columns(request: ReadRanges) -> tuple[bytes | bool, ...]:
+    """Return the fields of a `ReadRanges`: with a column of tags, if it carries them.
 
     Raises `TypeError` for columns of a wider type than those of `ReadRanges`, since their values
     would wrap.
@@ -36,11 +36,18 @@ def range_columns(request: ReadRanges) -> tuple[bytes, bytes, bytes, bytes, bool
     which, start, length = (
         column.astype(dtype, casting="safe").tobytes() for column, dtype in columns
     )
-    return b"".join(map(chunk_row, request.chunks)), which, start, length, request.may_fetch
+    chunks = b"".join(map(chunk_row, request.chunks))
+    tags = (np.array(request.tags, "<u2").tobytes(),) if request.tags else ()
+    return chunks, which, start, length, request.may_fetch, *tags
 
 
 def ranges_of(
-    chunks: bytes, which: bytes, start: bytes, length: bytes, may_fetch: bool
+    chunks: bytes,
+    which: bytes,
+    start: bytes,
+    length: bytes,
+    may_fetch: bool,
+    tags: bytes | None = None,
 ) -> ReadRanges:
     """Return the `ReadRanges` of these fields: each range lies in its chunk."""
     count = len(which) // 2
@@ -50,12 +57,15 @@ def ranges_of(
         raise ValueError("columns of different lengths")
     if len(chunks) % CHUNK.size:
         raise ValueError("not a column of chunks")
+    if tags is not None and len(tags) * CHUNK.size != len(chunks) * 2:
+        raise ValueError("not a column of tags")
     request = ReadRanges(
         tuple(map(chunk_of, np.frombuffer(chunks, _ANY_ROW).tolist())),
         np.frombuffer(which, "<u2").astype(np.uint16, copy=False),
         np.frombuffer(start, "<u4").astype(np.uint32, copy=False),
         np.frombuffer(length, "<u4").astype(np.uint32, copy=False),
         may_fetch,
+        () if tags is None else tuple(np.frombuffer(tags, "<u2").tolist()),
     )
     _check_ranges(request, np.frombuffer(chunks, _CHUNK_ROW)["payload_bytes"].astype(np.uint64))
     return request

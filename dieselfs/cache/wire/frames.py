@@ -18,11 +18,12 @@ each of them is one `struct`; all others are in `_TABLE`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields
-from typing import Any, Final, TypeAlias, get_args
+from typing import Annotated, Any, Final, TypeAlias, get_args
 
 import xxhash
+from msgspec import Meta
 
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.member_record import (
@@ -31,7 +32,9 @@ from dieselfs.cache.ports.member_record import (
     checked_id,
     member_fields,
     member_from,
+    printable,
 )
+from dieselfs.cache.ports.request_tags import RequestTags
 from dieselfs.cache.wire.columns import member_columns, members_of, range_columns, ranges_of
 from dieselfs.cache.wire.fields import (
     CHUNK,
@@ -60,12 +63,17 @@ from dieselfs.cache.wire.frame_header import (
     lead_of,
 )
 from dieselfs.cache.wire.messages import (
+    MAX_BUCKET_BYTES,
+    MAX_JOB_BYTES,
+    MAX_TAGS,
     Answer,
+    ClientMessage,
     Data,
     Failed,
     Join,
     Leave,
     Members,
+    NameTags,
     NotCached,
     Ping,
     Pong,
@@ -73,15 +81,17 @@ from dieselfs.cache.wire.messages import (
     ReadChunk,
     ReadFile,
     ReadRanges,
-    Request,
     Working,
 )
 
 _READ_FILE_LEAD: Final = lead_of(0, 4)
+_TAGGED_FILE_LEAD: Final = lead_of(0, 5)
 _DATA_LEAD: Final = lead_of(16, 0)
 
 _READ_FILE: Final = struct.Struct(">3sQ2s16sIIsIsIs")
 _READ_FILE_FIELDS: Final = struct.Struct(">2s24ssIsIs")
+_TAG: Final = struct.Struct(">sH")
+_U16: Final = b"\xcd"
 _BIN_24: Final = bytes((0xC4, CHUNK.size))
 _U32: Final = b"\xce"
 _FALSE: Final = b"\xc2"
@@ -92,7 +102,7 @@ _seal = PREFIX.pack  # a name of this module is looked up faster than an attribu
 _checksum = xxhash.xxh3_64_intdigest
 
 
-def encode_request(number: int, request: Request) -> bytes:
+def encode_request(number: int, request: ClientMessage) -> bytes:
     """Return the whole frame of a request. `number` is at most 2^64 - 1.
 
     Takes about 0.4 µs for `ReadFile`, whose values are left for the peer to check.
@@ -113,6 +123,8 @@ def encode_request(number: int, request: Request) -> bytes:
         request.length,
         _TRUE if request.may_fetch else _FALSE,
     )
+    if request.tags:
+        header = _TAGGED_FILE_LEAD + header[3:] + _TAG.pack(_U16, *request.tags)
     return _seal(len(header), 0, _checksum(header)) + header
 
 
@@ -128,11 +140,13 @@ def encode_answer(number: int, answer: Answer, bulk_bytes: int = 0) -> bytes:
     return _seal(len(header), bulk_bytes, _checksum(header, bulk_bytes)) + header
 
 
-def decode_request(header: Received, checksum: int) -> tuple[int, Request]:
+def decode_request(header: Received, checksum: int) -> tuple[int, ClientMessage]:
     """Return the number and the request. Raises `BadFrame`. Takes about 1 µs for `ReadFile`."""
     lead, number = decode_lead(header, checksum)
     if lead == _READ_FILE_LEAD:
         return number, _read_file(header)
+    if lead == _TAGGED_FILE_LEAD:
+        return number, _tagged_file(header)
     return number, _decode(header, _REQUESTS.get(lead))
 
 
@@ -168,10 +182,20 @@ def _read_file(header: Received) -> ReadFile:
     return ReadFile(chunk, start, length, flag == _TRUE)
 
 
+def _tagged_file(header: Received) -> ReadFile:
+    end = len(header) - _TAG.size
+    request = _read_file(header[:end])
+    kind, tag = _TAG.unpack_from(header, end)
+    if kind != _U16 or tag >= MAX_TAGS:
+        raise BadFrame("not the tag of a read")
+    return ReadFile(request.chunk, request.start, request.length, request.may_fetch, (tag,))
+
+
 def _encode(number: int, message: object) -> bytes:
-    lead, fields_of = _ENCODERS[type(message)]
+    kind, fields_of = _ENCODERS[type(message)]
     try:
-        return frame(lead, number, fields_of(message))
+        fields = fields_of(message)
+        return frame(lead_of(kind, len(fields)), number, fields)
     except ValueError as error:
         raise BadFrame(str(error)) from None
 
@@ -189,12 +213,23 @@ def _decode(header: Received, reader: _Reader | None) -> Any:
 def _block(request: ReadBlock) -> Sequence[object]:
     if request.block.file is None:
         raise ValueError("a whole chunk is requested with `ReadChunk`")
-    return *block_fields(request.block), request.may_fetch
+    return *block_fields(request.block), request.may_fetch, *request.tags
 
 
 def _read_block(*fields: Any) -> ReadBlock:
-    check_block(fields[:-1])
-    return ReadBlock(block_of(fields[:-1]), fields[-1])
+    block, (may_fetch, *tags) = fields[:7], fields[7:]
+    check_block(block)
+    return ReadBlock(block_of(block), may_fetch, tuple(tags))
+
+
+def _names(message: NameTags) -> Sequence[object]:
+    job, epoch, bucket, may_keep = message.tags
+    return message.tag, job, epoch, bucket, may_keep
+
+
+def _name_tags(tag: int, job: str, epoch: int, bucket: str, may_keep: bool) -> NameTags:
+    names = printable(job, MAX_JOB_BYTES), epoch, printable(bucket, MAX_BUCKET_BYTES)
+    return NameTags(tag, RequestTags(*names, may_keep))
 
 
 def _failed(what: str) -> Failed:
@@ -203,6 +238,7 @@ def _failed(what: str) -> Failed:
     return Failed(what)
 
 
+_Tag: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_TAGS)]
 _Reader: TypeAlias = tuple[Decoder, Callable[..., Any]]
 _Row: TypeAlias = tuple[
     int, type, tuple[Any, ...], Callable[[Any], Sequence[object]], Callable[..., Any]
@@ -211,8 +247,8 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
     (1, ReadRanges, (bytes, bytes, bytes, bytes, bool), range_columns, ranges_of),
     (
         *(2, ReadChunk, (Row, bool)),
-        lambda request: (chunk_row(request.chunk), request.may_fetch),
-        lambda row, may_fetch: ReadChunk(chunk_of(row), may_fetch),
+        lambda request: (chunk_row(request.chunk), request.may_fetch, *request.tags),
+        lambda row, may_fetch, *tags: ReadChunk(chunk_of(row), may_fetch, tags),
     ),
     (3, ReadBlock, (Key, *(Hash,) * 6, bool), _block, _read_block),
     (4, Ping, (), lambda _: (), Ping),
@@ -222,6 +258,7 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
         lambda *fields: Join(member_from(fields)),
     ),
     (6, Leave, (MemberName,), lambda request: (checked_id(request.member),), Leave),
+    (7, NameTags, (_Tag, str, Count, str, bool), _names, _name_tags),
     (17, NotCached, (), lambda _: (), NotCached),
     (18, Failed, (Text,), lambda answer: (cut(answer.what),), _failed),
     (19, Working, (), lambda _: (), Working),
@@ -234,14 +271,23 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
 )
 
 
+_TAG_FIELDS: Final[Mapping[type, tuple[Any, ...]]] = {
+    ReadRanges: (bytes,),
+    ReadChunk: (_Tag,),
+    ReadBlock: (_Tag,),
+}
+"""The last field of a request that carries tags."""
+
+
 def _readers(kinds: range) -> dict[bytes, _Reader]:
     return {
         lead_of(kind, len(types)): (decoder_of(types), made)
-        for kind, _, types, _, made in _TABLE
+        for kind, message, untagged, _, made in _TABLE
+        for types in {untagged, (*untagged, *_TAG_FIELDS.get(message, ()))}
         if kind in kinds
     }
 
 
-_ENCODERS: Final = {made: (lead_of(kind, len(types)), to) for kind, made, types, to, _ in _TABLE}
+_ENCODERS: Final = {made: (kind, to) for kind, made, _, to, _ in _TABLE}
 _REQUESTS: Final = _readers(range(16))
 _ANSWERS: Final = _readers(range(16, 32))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -87,6 +87,9 @@ class ClientHandshake:
     or `BadFrame` for bytes that are no frame.
     """
 
+    newest: ClassVar[int] = PROTOCOL_VERSION
+    """The newest version that it offers; tests lower it to act as an older release."""
+
     def __init__(
         self, secret: TaskSecret, task: str, client: str, peer: MemberId, nonce: bytes
     ) -> None:
@@ -95,10 +98,12 @@ class ClientHandshake:
         `nonce` is 32 fresh random bytes. Raises `BadFrame` for a name that is too long or not
         printable.
         """
+        self.version: int = OLDEST_VERSION
+        """The version that both sides speak. It is proved once `check_welcome` has returned."""
         self._secret = secret
         self._peer = peer
         names = (_name(task), _name(client), peer)
-        self._hello = _made(_HELLO, OLDEST_VERSION, PROTOCOL_VERSION, *names, nonce)
+        self._hello = _made(_HELLO, OLDEST_VERSION, self.newest, *names, nonce)
         self._transcript = b""
 
     def hello(self) -> bytes:
@@ -108,10 +113,11 @@ class ClientHandshake:
     def prove(self, challenge: Received) -> bytes:
         """Check the challenge, and return the frame that proves knowledge of the secret."""
         version, member, _ = _answer(challenge, _CHALLENGE)
-        if not OLDEST_VERSION <= version <= PROTOCOL_VERSION:
+        if not OLDEST_VERSION <= version <= self.newest:
             raise BadFrame("a version that was not offered")
         if member != self._peer:
             raise _refused("member")
+        self.version = version
         self._transcript = self._hello + bytes(challenge)
         return _made(_PROOF, self._secret.proof(b"client", self._transcript))
 
@@ -130,6 +136,9 @@ class ServerHandshake:
     Its methods are called once each and in order. Both raise `PeerRefused`, or `BadFrame` for bytes
     that are no frame.
     """
+
+    newest: ClassVar[int] = PROTOCOL_VERSION
+    """The newest version that it takes; tests lower it to act as an older release."""
 
     def __init__(
         self,
@@ -151,19 +160,21 @@ class ServerHandshake:
         """
         self.task: str = task
         """The task that the client asks for. It is proved once `welcome` has returned."""
+        self.version: int = OLDEST_VERSION
+        """The version that both sides speak. It is proved once `welcome` has returned."""
         self.refusal: bytes = b""
         """A frame to send before closing, set when `PeerRefused` is raised; empty if there is none.
         """
         self._secret = secret
         self._task, self._serves = _name(task), serves
         self._me, self._nonce = me, nonce
-        _made(_CHALLENGE, PROTOCOL_VERSION, me, nonce)  # refuses them if they are out of bounds
+        _made(_CHALLENGE, self.newest, me, nonce)  # refuses them if they are out of bounds
         self._transcript = b""
 
     def challenge(self, hello: Received) -> bytes:
         """Return the frame that answers a hello."""
         oldest, newest = _fields(hello, _OFFER)
-        version = min(newest, PROTOCOL_VERSION)
+        version = min(newest, self.newest)
         if version < max(oldest, OLDEST_VERSION):
             raise self._refuse("version", oldest, newest)
         _, _, task, client, peer, _ = _fields(hello, _HELLO)
@@ -172,7 +183,7 @@ class ServerHandshake:
             raise self._refuse("task")
         if peer != self._me:
             raise self._refuse("member")
-        self.client, self.task = client, task
+        self.client, self.task, self.version = client, task, version
         challenge = _made(_CHALLENGE, version, self._me, self._nonce)
         self._transcript = bytes(hello) + challenge
         return challenge
@@ -188,7 +199,7 @@ class ServerHandshake:
         return _made(_WELCOME, self._secret.proof(b"server", transcript))
 
     def _refuse(self, reason: _Reason, oldest: int = 0, newest: int = 0) -> PeerRefused:
-        self.refusal = _made(_REFUSED, reason, OLDEST_VERSION, PROTOCOL_VERSION)
+        self.refusal = _made(_REFUSED, reason, OLDEST_VERSION, self.newest)
         return _refused(reason, oldest, newest)
 
 

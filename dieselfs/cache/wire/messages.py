@@ -1,6 +1,8 @@
 """The messages between the masters and clients of a task.
 
-No I/O here; their bytes are in `frames`, and the specification is docs/peer-protocol.md.
+No I/O here; their bytes are in `frames`, and the specification is docs/peer-protocol.md. The
+`tags` of a request are numbers that its connection has named (`connection_tags`), one for each
+chunk of the request; () if it carries none.
 
 `Data`, `NotCached` or `Failed` answers a request that reads. Answers come in any order: a frame
 carries the number of the request that it answers. While an answer takes long, `Working` says that
@@ -18,15 +20,24 @@ import numpy.typing as npt
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.member_record import printable
 from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.request_tags import RequestTags
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
+"""The newest version that this release speaks."""
+TAGS_VERSION: Final = 2
+"""The version from which on requests may carry tags."""
 MAX_RANGES: Final = 512
 """Ranges in one request: as many as one gathered send takes (IOV_MAX is 1,024)."""
 MAX_RANGES_BYTES: Final = 8 << 20
 """The bytes that one `ReadRanges` may ask for, unless it is a single range."""
 MAX_MEMBERS: Final = 1024
 """The members that a task has at most."""
+MAX_TAGS: Final = 2048
+"""The tags that a connection has named at most: 2.6 MB of names in all."""
+MAX_JOB_BYTES: Final = 255
+MAX_BUCKET_BYTES: Final = 1024
 
 
 class ReadFile(NamedTuple):
@@ -40,6 +51,7 @@ class ReadFile(NamedTuple):
     start: int
     length: int
     may_fetch: bool
+    tags: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +68,7 @@ class ReadRanges:
     start: npt.NDArray[np.uint32]
     length: npt.NDArray[np.uint32]
     may_fetch: bool
+    tags: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,7 @@ class ReadChunk:
 
     chunk: ChunkRef
     may_fetch: bool
+    tags: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,7 @@ class ReadBlock:
     block: CacheBlock
     """A block with a `file`; `ReadChunk` asks for whole chunks."""
     may_fetch: bool
+    tags: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,33 @@ class Leave:
     member: str
 
 
+@dataclass(frozen=True, slots=True)
+class NameTags:
+    """A message that gives a number to tags, and has no answer.
+
+    It forgets all tags with greater numbers.
+    """
+
+    tag: int
+    tags: RequestTags
+
+    @classmethod
+    def of(cls, tag: int, tags: RequestTags) -> NameTags:
+        """Return the message; a name that cannot be sent becomes empty."""
+        job, bucket = _sendable(tags.job, MAX_JOB_BYTES), _sendable(tags.bucket, MAX_BUCKET_BYTES)
+        return cls(tag, tags._replace(job=job, bucket=bucket))
+
+
+def _sendable(name: str, limit: int) -> str:
+    try:
+        return printable(name, limit)
+    except ValueError:
+        return ""
+
+
 Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock | Ping | Join | Leave
+"""A message that has an answer."""
+ClientMessage: TypeAlias = Request | NameTags
 
 
 @dataclass(frozen=True, slots=True)

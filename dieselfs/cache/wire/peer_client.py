@@ -12,6 +12,7 @@ from typing import Final
 
 from chunkstore.after_fork import renew_after_fork
 from dieselfs.cache.ports.members import Member, MemberId
+from dieselfs.cache.ports.request_tags import TagsOf
 from dieselfs.cache.ports.runtime import Lock, PeerAddress, Runtime
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.wire.messages import Answer, Request
@@ -41,12 +42,23 @@ class _Link:
 class PeerClient:
     """The connections of one process to the members of a task. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, secret: TaskSecret, task: str, name: str) -> None:
-        """`name` identifies this process in the logs of servers."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        secret: TaskSecret,
+        task: str,
+        name: str,
+        tags_of: TagsOf | None = None,
+    ) -> None:
+        """`name` identifies this process in the logs of servers.
+
+        Requests for chunks carry the tags that `tags_of` gives, if the server's version has them.
+        """
         self._runtime = runtime
         self._secret = secret
         self._task = task
         self._name = name
+        self._tags_of = tags_of
         self._closed = False
         self._links: dict[MemberId, _Link] = {}
         renew_after_fork(self)
@@ -120,7 +132,9 @@ class PeerClient:
             if link.failure is not None and link.failures != failures:
                 raise type(link.failure)(str(link.failure), link.failure.hint)
             try:
-                fresh = connect(self._runtime, self._secret, self._task, self._name, member)
+                fresh = connect(
+                    self._runtime, self._secret, self._task, self._name, member, self._tags_of
+                )
             except PeerFailed as failure:
                 link.failures += 1
                 link.failure = failure

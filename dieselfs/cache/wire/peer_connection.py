@@ -14,7 +14,7 @@ slowly again and again, is given up too (`slow_peer_detector`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -22,8 +22,10 @@ from typing import Final
 import numpy as np
 
 from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.request_tags import TagsOf
 from dieselfs.cache.ports.runtime import Condition, Runtime, Stream
 from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire.connection_tags import TagNumbers
 from dieselfs.cache.wire.frame_header import BadFrame, decode_lead
 from dieselfs.cache.wire.frame_stream import FrameReceiver, receive_greeting
 from dieselfs.cache.wire.frames import (
@@ -33,6 +35,7 @@ from dieselfs.cache.wire.frames import (
 )
 from dieselfs.cache.wire.handshake import NONCE_BYTES, ClientHandshake
 from dieselfs.cache.wire.messages import (
+    TAGS_VERSION,
     Answer,
     Data,
     Failed,
@@ -117,8 +120,13 @@ class PeerConnection:
     It ends by itself when the peer fails; then all requests on it fail.
     """
 
-    def __init__(self, runtime: Runtime, stream: Stream, peer: str) -> None:
-        """`stream` has completed its handshake. `peer` describes the peer in messages to people."""
+    def __init__(
+        self, runtime: Runtime, stream: Stream, peer: str, tags: TagNumbers | None = None
+    ) -> None:
+        """`stream` has completed its handshake. `peer` describes the peer in messages to people.
+
+        Requests carry tags if the connection has numbers for them.
+        """
         self._runtime = runtime
         self._stream = stream
         self._frames = FrameReceiver(stream)
@@ -127,6 +135,8 @@ class PeerConnection:
         """Used by the thread that reads."""
         self._numbers = count(1)
         self._sending = runtime.lock()
+        self._tags = tags
+        """Used by the thread that sends."""
         self._reading = runtime.lock()
         """Held by the thread that reads. No thread waits for it: see `_sleep`."""
         self._lock = runtime.lock()
@@ -144,12 +154,11 @@ class PeerConnection:
     def begin(self, request: Request) -> SentRequest:
         """Send the request. A failure shows in the result."""
         number = next(self._numbers)
-        frame = encode_request(number, request)
         pending = SentRequest(self, type(request), _bulk_bytes(request), self._runtime.now())
         self._waiting[number] = pending
         try:
             with self._sending:
-                self._stream.send((frame,), SILENCE_S)
+                self._stream.send(self._encoded(number, request), SILENCE_S)
         except OSError as error:
             self._end(error)
         except BaseException as error:  # the call was interrupted: a part of the frame may be sent
@@ -199,6 +208,12 @@ class PeerConnection:
             self._waiting.clear()
         self._stream.close()
 
+    def _encoded(self, number: int, request: Request) -> Sequence[bytes]:
+        """Return the frames to send. The calling thread holds the right to send."""
+        if self._tags is None:
+            return (encode_request(number, request),)
+        return self._tags.frames(number, request)
+
     def _ask_alone(self, request: ReadFile) -> Answer:
         """Ask for a file in the shorter way. The calling thread holds the right to read.
 
@@ -208,7 +223,7 @@ class PeerConnection:
         asked, bulk = self._runtime.now(), None
         try:
             with self._sending:
-                self._stream.send((encode_request(number, request),), SILENCE_S)
+                self._stream.send(self._encoded(number, request), SILENCE_S)
             expected = encode_answer(number, _DATA, length)
             bulk = self._frames.expected(expected, length, SILENCE_S)
             if bulk is not None and (
@@ -361,11 +376,17 @@ class PeerConnection:
 
 
 def connect(
-    runtime: Runtime, secret: TaskSecret, task: str, name: str, member: Member
+    runtime: Runtime,
+    secret: TaskSecret,
+    task: str,
+    name: str,
+    member: Member,
+    tags_of: TagsOf | None = None,
 ) -> PeerConnection:
     """Connect, and return the connection once both sides have proved to be of the task.
 
-    Raises `PeerFailed` within about 2 s, `PeerRefused`.
+    Requests carry the tags that `tags_of` gives, unless the server's version has none. Raises
+    `PeerFailed` within about 2 s, `PeerRefused`.
     """
     peer = f"peer {member.id} at {member.address}"
     try:
@@ -373,7 +394,7 @@ def connect(
     except OSError as error:
         raise PeerFailed(f"{peer}: {error}") from error
     try:
-        shake_hands(runtime, stream, secret, task, name, member)
+        version = shake_hands(runtime, stream, secret, task, name, member)
     except (OSError, BadFrame) as error:
         stream.close()
         raise PeerFailed(f"{peer}: the handshake failed: {error}") from error
@@ -383,15 +404,17 @@ def connect(
     except BaseException:
         stream.close()
         raise
-    return PeerConnection(runtime, stream, peer)
+    if tags_of is None or version < TAGS_VERSION:
+        return PeerConnection(runtime, stream, peer)
+    return PeerConnection(runtime, stream, peer, TagNumbers(tags_of))
 
 
 def shake_hands(
     runtime: Runtime, stream: Stream, secret: TaskSecret, task: str, name: str, member: Member
-) -> None:
+) -> int:
     """Prove that this side knows the secret, and verify that the other side is the member.
 
-    Raises `PeerRefused`, `BadFrame`, `OSError`.
+    Returns the version that both sides speak. Raises `PeerRefused`, `BadFrame`, `OSError`.
     """
     deadline = runtime.now() + HANDSHAKE_S
     handshake = ClientHandshake(secret, task, name, member.id, runtime.random_bytes(NONCE_BYTES))
@@ -399,6 +422,7 @@ def shake_hands(
     proof = handshake.prove(receive_greeting(runtime, stream, deadline))
     stream.send((proof,), HANDSHAKE_S)
     handshake.check_welcome(receive_greeting(runtime, stream, deadline))
+    return handshake.version
 
 
 def _bulk_bytes(request: Request) -> int:

@@ -200,8 +200,8 @@ class PeerServer:
     def _serve(self, client: _Client) -> None:
         """Run in a thread: serve one client until its connection ends."""
         try:
-            name, service = self._greet(client.stream)
-            connection = ServedConnection(self._runtime, client.stream, name, service)
+            name, version, service = self._greet(client.stream)
+            connection = ServedConnection(self._runtime, client.stream, name, service, version)
             with self._lock:
                 client.connection = connection
                 self._accepted += 1
@@ -221,8 +221,8 @@ class PeerServer:
                     self._answers += client.connection.answers
                     self._sent_bytes += client.connection.sent_bytes
 
-    def _greet(self, stream: Stream) -> tuple[str, Service]:
-        """Shake hands, and return the client's name and the service that it asks for."""
+    def _greet(self, stream: Stream) -> tuple[str, int, Service]:
+        """Shake hands; return the client's name, the version and the requested service."""
         deadline = self._runtime.now() + HANDSHAKE_S
         nonce = self._runtime.random_bytes(NONCE_BYTES)
         tasks = self._tasks
@@ -238,8 +238,9 @@ class PeerServer:
                 stream.send((handshake.refusal,), HANDSHAKE_S)
             raise
         if tasks is None or handshake.task == self._task:
-            return handshake.client, self._service
-        return handshake.client, replace(self._service, cached=tasks.cached(handshake.task))
+            return handshake.client, handshake.version, self._service
+        service = replace(self._service, cached=tasks.cached(handshake.task))
+        return handshake.client, handshake.version, service
 
     def _refusal(self, kind: type[Exception]) -> int:
         """Count a refusal, and return the level at which to log it."""

@@ -14,23 +14,28 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.cached_chunks import CachedChunks, NodeStatus
+from dieselfs.cache.ports.cached_chunks import CachedChunks, CountsRequests, NodeStatus
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.ports.runtime import Runtime, Stream
 from dieselfs.cache.wire.cached_ranges import OutOfRange, Read, cached_ranges, missing_blocks
+from dieselfs.cache.wire.connection_tags import TagTable
 from dieselfs.cache.wire.frame_stream import FrameReceiver
 from dieselfs.cache.wire.frames import decode_request, encode_answer
 from dieselfs.cache.wire.messages import (
+    PROTOCOL_VERSION,
     Answer,
     Data,
     Failed,
     Join,
     Leave,
     Members,
+    NameTags,
     NotCached,
     Ping,
     Pong,
+    ReadBlock,
     ReadFile,
+    ReadRanges,
     Request,
     Working,
 )
@@ -83,12 +88,20 @@ class Service:
 class ServedConnection:
     """One client's connection. Implements `WaitingClient`."""
 
-    def __init__(self, runtime: Runtime, stream: Stream, client: str, service: Service) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        client: str,
+        service: Service,
+        version: int = PROTOCOL_VERSION,
+    ) -> None:
         """`stream` has completed its handshake."""
         self._stream = stream
         self._client = client
         self._service = service
         self.cached = service.cached
+        self._tags = TagTable(version)
         self._sending = runtime.lock()
         self._left: deque[tuple[bytes, Sequence[memoryview], int]] = deque()
         """Answers of threads that did not wait for the lock.
@@ -106,12 +119,18 @@ class ServedConnection:
         """Serve the client until the connection ends, with an `OSError` or `BadFrame`."""
         frames = FrameReceiver(self._stream, of_requests=True)
         payload_of = self.cached.payload
+        counting = self.cached if isinstance(self.cached, CountsRequests) else None
         while True:
             try:
                 header, checksum, _ = frames.header(_IDLE_S)
             except TimeoutError:
                 continue
             number, request = decode_request(header, checksum)
+            if isinstance(request, NameTags):
+                self._tags.name(request)
+                continue
+            if counting is not None and isinstance(request, Read):
+                self._count(counting, request)
             if type(request) is ReadFile:
                 payload = payload_of(request.chunk.id)
                 if payload is not None:
@@ -124,6 +143,16 @@ class ServedConnection:
                             self._send_left()
                         continue
             self._answer(number, request)
+
+    def _count(self, counting: CountsRequests, read: Read) -> None:
+        """Report each chunk of a request with its tags. Raises `BadFrame` for unknown tags."""
+        if isinstance(read, ReadRanges):
+            tags = self._tags.of(read.tags, len(read.chunks))
+            for chunk, tag in zip(read.chunks, tags, strict=True):
+                counting.requested(CacheBlock(chunk), tag)
+            return
+        block = read.block if isinstance(read, ReadBlock) else CacheBlock(read.chunk)
+        counting.requested(block, self._tags.of(read.tags, 1)[0])
 
     def finish(self, number: int, request: Request, failure: Answer | None) -> None:
         """See `WaitingClient`."""

@@ -1,8 +1,9 @@
-"""One frame of each kind, and a whole handshake: what docs/peer-protocol.md shows and
-tests/golden/peer-frames-v1.json holds."""
+"""One frame of each kind, and a whole handshake, of each version: docs/peer-protocol.md shows them,
+and tests/golden/peer-frames-v1.json and -v2.json have them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,17 +15,20 @@ from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.request_tags import RequestTags
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.wire.frames import encode_answer, encode_request
 from dieselfs.cache.wire.handshake import ClientHandshake, ServerHandshake
 from dieselfs.cache.wire.messages import (
     Answer,
+    ClientMessage,
     Data,
     Failed,
     Join,
     Leave,
     Members,
+    NameTags,
     NotCached,
     Ping,
     Pong,
@@ -51,6 +55,17 @@ RANGES: Final = ReadRanges(
     np.array([4096, 1000, 5], np.uint32),
     True,
 )
+TAGS: Final = RequestTags("resnet50", 3, "imagenet:train/cat")
+OTHER_TAGS: Final = RequestTags("", 0, "", False)
+TAGGED: Final[dict[str, ClientMessage]] = {
+    "NameTags": NameTags(7, TAGS),
+    "NameTags of nobody": NameTags(0, OTHER_TAGS),
+    "ReadFile with tags": ReadFile(CHUNK, 4096, 110_000, True, (7,)),
+    "ReadRanges with tags": replace(RANGES, tags=(7, 2047)),
+    "ReadChunk with tags": ReadChunk(CHUNK, False, (7,)),
+    "ReadBlock with tags": ReadBlock(BLOCK, True, (7,)),
+}
+"""The messages of version 2."""
 REQUESTS: Final[dict[str, Request]] = {
     "ReadFile": ReadFile(CHUNK, 4096, 110_000, True),
     "ReadRanges": RANGES,
@@ -76,15 +91,35 @@ TASK: Final = "imagenet-epochs"
 
 
 def client(
-    secret: TaskSecret = SECRET, task: str = TASK, peer: str = "node-1", nonce: bytes = b"c" * 32
+    secret: TaskSecret = SECRET,
+    task: str = TASK,
+    peer: str = "node-1",
+    nonce: bytes = b"c" * 32,
+    made: type[ClientHandshake] = ClientHandshake,
 ) -> ClientHandshake:
-    return ClientHandshake(secret, task, "node-2 4711", peer, nonce)
+    return made(secret, task, "node-2 4711", peer, nonce)
 
 
 def server(
-    secret: TaskSecret = SECRET, task: str = TASK, me: str = "node-1", nonce: bytes = b"s" * 32
+    secret: TaskSecret = SECRET,
+    task: str = TASK,
+    me: str = "node-1",
+    nonce: bytes = b"s" * 32,
+    made: type[ServerHandshake] = ServerHandshake,
 ) -> ServerHandshake:
-    return ServerHandshake(secret, task, me, nonce)
+    return made(secret, task, me, nonce)
+
+
+class OldClient(ClientHandshake):
+    """The client of a release that speaks version 1 alone."""
+
+    newest = 1
+
+
+class OldServer(ServerHandshake):
+    """The server of a release that speaks version 1 alone."""
+
+    newest = 1
 
 
 def session(asking: ClientHandshake, serving: ServerHandshake) -> dict[str, bytes]:
@@ -104,5 +139,12 @@ def golden_frames() -> dict[str, bytes]:
         for name, (answer, bulk) in ANSWERS.items()
     }
     cache_cluster = CacheClusterTopic("images", DatasetRef("imagenet", bytes(range(16))))
-    to_ring = {"hello to a cache cluster": client(task=str(cache_cluster)).hello()}
-    return requests | answers | session(client(), server()) | to_ring
+    to_ring = {"hello to a cache cluster": client(task=str(cache_cluster), made=OldClient).hello()}
+    shaken = session(client(made=OldClient), server(made=OldServer))
+    return requests | answers | shaken | to_ring
+
+
+def golden_frames_of_version_2() -> dict[str, bytes]:
+    """Frames that version 1 does not have. The others are the same in both."""
+    messages = {name: encode_request(NUMBER, message) for name, message in TAGGED.items()}
+    return messages | session(client(), server())

@@ -22,6 +22,7 @@ from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.request_tags import RequestTags
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.wire import frames
 from dieselfs.cache.wire.fields import MAX_HEAD_BYTES
@@ -44,12 +45,15 @@ from dieselfs.cache.wire.messages import (
     MAX_MEMBERS,
     MAX_RANGES,
     MAX_RANGES_BYTES,
+    MAX_TAGS,
     Answer,
+    ClientMessage,
     Data,
     Failed,
     Join,
     Leave,
     Members,
+    NameTags,
     Ping,
     ReadBlock,
     ReadChunk,
@@ -66,10 +70,13 @@ from tests.dieselfs.cache.wire.golden_frames import (
     NUMBER,
     RANGES,
     REQUESTS,
+    TAGGED,
+    TAGS,
     golden_frames,
+    golden_frames_of_version_2,
 )
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "peer-frames-v1.json"
+GOLDEN = Path(__file__).parents[3] / "golden"
 PROTOCOL = Path(__file__).parents[4] / "docs" / "peer-protocol.md"
 WHOLE = ChunkRef(ChunkId(b"w" * 16), MAX_HEAD_BYTES, MAX_WHOLE_BYTES)
 U64 = (1 << 64) - 1
@@ -81,10 +88,10 @@ def plain(message: object) -> object:
         return message
     columns = (message.which, message.start, message.length)
     assert [column.dtype.name for column in columns] == ["uint16", "uint32", "uint32"]
-    return message.chunks, *(column.tolist() for column in columns), message.may_fetch
+    return message.chunks, *(column.tolist() for column in columns), message.may_fetch, message.tags
 
 
-def heard(frame: bytes) -> tuple[int, Request]:
+def heard(frame: bytes) -> tuple[int, ClientMessage]:
     header_bytes, bulk_bytes, checksum = decode_prefix(frame, of_request=True)
     assert (header_bytes, bulk_bytes) == (len(frame) - PREFIX_BYTES, 0)
     return decode_request(memoryview(frame)[PREFIX_BYTES:], checksum)
@@ -124,20 +131,25 @@ def row(chunk: ChunkRef = CHUNK) -> bytes:
 
 def test_golden_bytes() -> None:
     """Changed? Then nodes of two releases do not understand each other: raise PROTOCOL_VERSION."""
-    golden = json.loads(GOLDEN.read_text())
-    assert {name: frame.hex() for name, frame in golden_frames().items()} == golden
+    for version, made in ((1, golden_frames()), (2, golden_frames_of_version_2())):
+        golden = json.loads((GOLDEN / f"peer-frames-v{version}.json").read_text())
+        assert {name: frame.hex() for name, frame in made.items()} == golden
 
 
 def test_the_law_shows_every_golden_frame() -> None:
     shown = "".join(PROTOCOL.read_text().split())
-    missing = [name for name, frame in golden_frames().items() if frame.hex() not in shown]
-    assert missing == []
+    for frames_of_version in (golden_frames(), golden_frames_of_version_2()):
+        assert [n for n, frame in frames_of_version.items() if frame.hex() not in shown] == []
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+ALL_FRAMES = golden_frames_of_version_2() | golden_frames()
+MESSAGES: dict[str, ClientMessage] = {**REQUESTS, **TAGGED}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
 def test_a_request_is_heard_as_it_was_said(name: str) -> None:
-    number, request = heard(encode_request(NUMBER, REQUESTS[name]))
-    assert (number, plain(request)) == (NUMBER, plain(REQUESTS[name]))
+    number, request = heard(encode_request(NUMBER, MESSAGES[name]))
+    assert (number, plain(request)) == (NUMBER, plain(MESSAGES[name]))
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -163,9 +175,9 @@ def test_any_range_of_a_chunk_is_heard(number: int, data: st.DataObject) -> None
     assert heard(encode_request(number, request)) == (number, request)
 
 
-@pytest.mark.parametrize("name", golden_frames())
+@pytest.mark.parametrize("name", ALL_FRAMES)
 def test_headers_are_one_flat_msgpack_array(name: str) -> None:
-    frame = golden_frames()[name]
+    frame = ALL_FRAMES[name]
     header = frame[PREFIX_BYTES : PREFIX_BYTES + decode_prefix(frame)[0]]
     kind, number, *fields = msgpack.unpackb(header)
     assert kind == header[1]
@@ -173,9 +185,9 @@ def test_headers_are_one_flat_msgpack_array(name: str) -> None:
     assert not any(isinstance(field, list | dict) for field in fields)
 
 
-@pytest.mark.parametrize("name", [*REQUESTS, *ANSWERS])
+@pytest.mark.parametrize("name", [*MESSAGES, *ANSWERS])
 def test_any_flipped_bit_of_a_header_is_found(name: str) -> None:
-    frame = golden_frames()[name]
+    frame = ALL_FRAMES[name]
     header_bytes, _, checksum = decode_prefix(frame)
     header = frame[PREFIX_BYTES : PREFIX_BYTES + header_bytes]
     bulk = memoryview(frame)[PREFIX_BYTES + header_bytes :]
@@ -232,6 +244,7 @@ class TestPrefix:
 def bad_reads() -> dict[str, tuple[bytes, int]]:
     """`ReadFile`'s header has a fixed layout; each of these has the right checksum."""
     good = encode_request(NUMBER, REQUESTS["ReadFile"])[PREFIX_BYTES:]
+    tagged = encode_request(NUMBER, TAGGED["ReadFile with tags"])[PREFIX_BYTES:]
 
     def changed(at: int, to: bytes) -> tuple[bytes, int]:
         return sealed(good[:at] + to + good[at + len(to) :])
@@ -253,6 +266,12 @@ def bad_reads() -> dict[str, tuple[bytes, int]]:
         "length without an end": changed(43, b"\xff" * 4),
         "a chunk above 16 MiB": changed(33, (MAX_WHOLE_BYTES + 1).to_bytes(4, "big")),
         "a head that no chunk has": changed(29, (MAX_HEAD_BYTES + 1).to_bytes(4, "big")),
+        "a tag that it does not announce": sealed(good[:1] + tagged[1:]),
+        "a tag of another width": sealed(tagged[:48] + b"\xcc\0\0"),
+        "a tag that is cut": sealed(tagged[:-1]),
+        "a tag and a byte": sealed(tagged + b"\0"),
+        "a tag that no connection has": sealed(tagged[:49] + MAX_TAGS.to_bytes(2, "big")),
+        "a tag behind a bad range": sealed(tagged[:38] + b"\xff" * 4 + tagged[42:]),
     }
 
 
@@ -302,6 +321,11 @@ BAD_RANGES: dict[str, tuple[object, ...]] = {
     "a column as text": (row(), "\0\0", bytes(4), b"\1\0\0\0", True),
     "a column as an array": (row(), [0], bytes(4), b"\1\0\0\0", True),
     "a flag that is a number": columns(may_fetch=1),
+    "tags of no chunk": (*columns(), b""),
+    "tags of two chunks": (*columns(), bytes(4)),
+    "half a tag": (*columns(), b"\0"),
+    "tags as text": (*columns(), "\0\0"),
+    "tags and more": (*columns(), b"\0\0", 0),
 }
 
 
@@ -325,9 +349,10 @@ def test_the_longest_request_fits_into_its_header() -> None:
     chunks = tuple(ChunkRef(ChunkId(n.to_bytes(16, "big")), 64, 1 << 22) for n in range(MAX_RANGES))
     which = np.arange(MAX_RANGES, dtype=np.uint16)
     size = np.full(MAX_RANGES, 1 << 14, np.uint32)
-    frame = encode_request(U64, ReadRanges(chunks, which, size, size, True))
+    tags = tuple(range(MAX_TAGS - MAX_RANGES, MAX_TAGS))
+    frame = encode_request(U64, ReadRanges(chunks, which, size, size, True, tags))
     assert len(frame) - PREFIX_BYTES <= MAX_HEADER_BYTES
-    assert plain(heard(frame)[1]) == (chunks, which.tolist(), *[size.tolist()] * 2, True)
+    assert plain(heard(frame)[1]) == (chunks, which.tolist(), *[size.tolist()] * 2, True, tags)
 
 
 def test_wider_columns_are_not_cut_in_silence() -> None:
@@ -337,6 +362,7 @@ def test_wider_columns_are_not_cut_in_silence() -> None:
 
 LARGE = [b"\xff" * 16, 1 << 20, 1 << 40, 1 << 30, 1 << 24, 0x0102030405060708, 3, True]
 MEMBER = ["node-1", "10.0.0.1", 7000, 16384, "gpu 1"]
+NAMED = [7, *TAGS]
 
 
 def changed(fields: list[object], **at: object) -> list[object]:
@@ -391,6 +417,22 @@ BAD_REQUESTS: dict[str, tuple[bytes, int]] = {
     "an extension": said(6, msgpack.ExtType(5, b"x")),
     "a date": said(6, msgpack.Timestamp(1)),
     "a header that is too long": said(6, "x" * MAX_HEADER_BYTES),
+    "a chunk with a tag below zero": said(2, row(), True, -1),
+    "a chunk with too great a tag": said(2, row(), True, MAX_TAGS),
+    "a chunk with two tags": said(2, row(), True, 0, 0),
+    "a chunk with a flag for a tag": said(2, row(), True, True),
+    "a piece with too great a tag": said(3, *LARGE, MAX_TAGS),
+    "tags with a number of no connection": said(7, *changed(NAMED, _0=MAX_TAGS)),
+    "tags with a number below zero": said(7, *changed(NAMED, _0=-1)),
+    "tags with a long job": said(7, *changed(NAMED, _1="ü" * 128)),
+    "tags with a line for a log": said(7, *changed(NAMED, _1="x\nroot logged in")),
+    "tags with bytes for a job": said(7, *changed(NAMED, _1=b"job")),
+    "tags of an epoch below zero": said(7, *changed(NAMED, _2=-1)),
+    "tags of an epoch without an end": said(7, *changed(NAMED, _2=1 << 63)),
+    "tags with a long bucket": said(7, *changed(NAMED, _3="x" * 1025)),
+    "tags with a bucket of two lines": said(7, *changed(NAMED, _3="a\nb")),
+    "tags with a number for a flag": said(7, *changed(NAMED, _4=1)),
+    "tags without a flag": said(7, *NAMED[:-1]),
 }
 
 
@@ -404,6 +446,16 @@ def test_what_those_were_made_of_is_in_order() -> None:
     assert decode_request(*said(3, *LARGE))[1] == ReadBlock(BLOCK, True)
     assert decode_request(*said(5, *MEMBER))[1] == Join(NODE)
     assert decode_request(*said(6, "x" * 64))[1] == Leave("x" * 64)
+    assert decode_request(*said(7, *NAMED))[1] == NameTags(7, TAGS)
+    assert decode_request(*said(2, row(), True, 2047))[1] == ReadChunk(CHUNK, True, (2047,))
+
+
+def test_names_that_cannot_be_sent_become_empty() -> None:
+    for bad in ("x" * 1025, "a\nb", "\udcff"):
+        made = NameTags.of(3, RequestTags(bad, 2, bad, False))
+        assert heard(encode_request(0, made))[1] == NameTags(3, RequestTags("", 2, "", False))
+    longest = RequestTags("j" * 255, (1 << 63) - 1, "ü" * 512)
+    assert heard(encode_request(0, NameTags.of(0, longest)))[1] == NameTags(0, longest)
 
 
 MANY = ["\n".join(["a"] * 1025), "\n".join(["h"] * 1025), "\n" * 1024]

@@ -27,7 +27,15 @@ from dieselfs.cache.wire.handshake import (
 )
 from dieselfs.cache.wire.messages import Ping
 from dieselfs.errors import PeerFailed, PeerRefused
-from tests.dieselfs.cache.wire.golden_frames import SECRET, TASK, client, server, session
+from tests.dieselfs.cache.wire.golden_frames import (
+    SECRET,
+    TASK,
+    OldClient,
+    OldServer,
+    client,
+    server,
+    session,
+)
 
 OTHER_SECRET = TaskSecret(b"another secret of a task")
 HELLO, CHALLENGE, PROOF, WELCOME, REFUSED = range(32, 37)
@@ -51,6 +59,23 @@ def test_both_sides_are_convinced() -> None:
     assert max(map(len, frames.values())) <= MAX_HANDSHAKE_BYTES
     for said in frames.values():
         assert bytes_that_follow(said[:PREFIX_BYTES]) == len(said) - PREFIX_BYTES
+
+
+@pytest.mark.parametrize(
+    ("asks", "serves", "version"),
+    [
+        (ClientHandshake, ServerHandshake, 2),
+        (OldClient, ServerHandshake, 1),
+        (ClientHandshake, OldServer, 1),
+        (OldClient, OldServer, 1),
+    ],
+)
+def test_the_newest_version_that_both_speak_is_taken(
+    asks: type[ClientHandshake], serves: type[ServerHandshake], version: int
+) -> None:
+    asking, serving = client(made=asks), server(made=serves)
+    session(asking, serving)
+    assert asking.version == serving.version == version
 
 
 def test_frames_are_taken_as_views_too() -> None:
@@ -100,7 +125,7 @@ class TestRefusals:
         serving = server()
         with pytest.raises(PeerRefused):
             serving.challenge(client(task="cifar").hello())
-        assert fields_of(serving.refusal) == ["task", 1, 1]
+        assert fields_of(serving.refusal) == ["task", 1, 2]
 
     @pytest.mark.parametrize(("newest", "oldest"), [(3, 2), (7, 7)])
     def test_no_version_in_common(
@@ -109,11 +134,11 @@ class TestRefusals:
         """Both say which versions are spoken, on both sides."""
         monkeypatch.setattr(handshake, "PROTOCOL_VERSION", newest)
         monkeypatch.setattr(handshake, "OLDEST_VERSION", oldest)
-        asking = client()
+        asking = client(made=type("Later", (ClientHandshake,), {"newest": newest}))
         hello = asking.hello()
         monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 1)
         monkeypatch.setattr(handshake, "OLDEST_VERSION", 1)
-        serving = server()
+        serving = server(made=OldServer)
         with pytest.raises(PeerRefused, match=f"versions {oldest} to {newest} .* this one 1 to 1"):
             serving.challenge(hello)
         monkeypatch.setattr(handshake, "PROTOCOL_VERSION", newest)
@@ -127,7 +152,7 @@ class TestRefusals:
         later = made(HELLO, 1, 4, *fields[2:], "a field of version 4")
         serving = server()
         challenge = serving.challenge(later)
-        assert fields_of(challenge)[0] == 1
+        assert fields_of(challenge)[0] == serving.version == 2
         serving.welcome(made(PROOF, secret.proof(b"client", later + challenge)))
 
     def test_a_version_of_the_future_is_refused_and_not_misread(self) -> None:
@@ -140,7 +165,7 @@ class TestRefusals:
     def test_a_downgrade_on_the_way_is_found(self) -> None:
         """Who changes the versions that are offered changes what is proved."""
         asking, serving = client(), server()
-        changed = made(HELLO, 1, 2, *fields_of(asking.hello())[2:])
+        changed = made(HELLO, 1, 1, *fields_of(asking.hello())[2:])
         with pytest.raises(PeerRefused, match="secret"):
             serving.welcome(asking.prove(serving.challenge(changed)))
 
@@ -349,7 +374,7 @@ class TestBounds:
     @pytest.mark.parametrize(
         "fields",
         [
-            (2, "node-1", b"s" * 32),
+            (3, "node-1", b"s" * 32),
             (0, "node-1", b"s" * 32),
             (True, "node-1", b"s" * 32),
             (1, "node 1", b"s" * 32),
