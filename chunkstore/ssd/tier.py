@@ -4,6 +4,9 @@ Every access runs under a deadline, in a thread that may hang for ever. A fault 
 late answers, a missing folder, answers slower than the store's) takes the tier out of service
 (`health`); a probe in the background puts it back. Inserts wait in a bounded queue and are dropped
 if the queue is full.
+
+A tier with a cache policy has a `PolicyRunner`, to which it tells each read. Without one, a read
+costs a comparison more.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import Admission, AdmitAll
 from chunkstore.ssd.health import TierHealth
 from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_runner import ChunkRead, Observer, PolicyRunner
 from chunkstore.ssd.range_allowance import RangeAllowance
+from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags, decided_at_once
 from chunkstore.ssd.segment_index import UNSOUND
 from chunkstore.ssd.segment_store import SegmentStore
 
@@ -102,14 +109,18 @@ class SsdTier:
         open_segments: Callable[[], SegmentStore],
         folder: Path,
         admission: Admission | None = None,
+        choice: PolicyChoice | None = None,
     ) -> None:
+        """`choice` names the cache policies, if any; `admission` decides without a policy."""
         self._open = open_segments
         self._folder = folder
         self.admission = admission or AdmitAll()
+        self._choice = choice or PolicyChoice()
+        self._observe: Observer | None = None
         renew_now_and_after_fork(self)
 
     def __reduce__(self) -> tuple[type[SsdTier], tuple[Any, ...]]:
-        return type(self), (self._open, self._folder, self.admission)
+        return type(self), (self._open, self._folder, self.admission, self._choice)
 
     def renew(self) -> None:
         """Start with a closed tier and zero counts; called at first and in a forked child."""
@@ -129,6 +140,13 @@ class SsdTier:
         self._allowance: RangeAllowance | None = None
         self._hits = self._hit_bytes = self._misses = self._bypassed = self._warmed_bytes = 0
         self._written_bytes = self._not_admitted = self._not_written = 0
+        self._names: dict[bytes, str] = {}
+        """The names of registered datasets, by id."""
+        self._default_tags: dict[bytes, ReaderTags] = {}
+        self.runner: PolicyRunner | None = None
+        """The policy runner; None while there is no policy, shadow policy or observer."""
+        self._observe = None
+        self._choose(self._choice)
 
     def start(self) -> None:
         """Open the tier now, in the background; without this call the first access opens it."""
@@ -172,6 +190,7 @@ class SsdTier:
 
     def register(self, dataset: DatasetRef) -> None:
         """Record the dataset's name in the background, for users who list the tier's content."""
+        self._names[dataset.id] = dataset.name
         self._unnamed.append(dataset)
         with self._changed:
             self._changed.notify_all()
@@ -184,11 +203,14 @@ class SsdTier:
         *,
         dataset: bytes,
         verified: bool = True,
+        tags: ReaderTags | None = None,
+        size: int | None = None,
     ) -> memoryview | None:
         """Return bytes of a chunk's object, or the whole object if `length` is None.
 
         Return None if the tier cannot deliver them in time. The read is counted for `dataset`. See
-        `SegmentStore.read` for `verified`.
+        `SegmentStore.read` for `verified`. A cache policy learns of the reader by `tags`; `size` is
+        that of the object, if it is known.
         """
         segments = self._segments
         if segments is None or not self.is_in_service():
@@ -205,6 +227,11 @@ class SsdTier:
             found = self.call(read, _WHOLE_BYTES if length is None else length)
         except _WRONG as error:
             self._failed(error)
+        runner = self.runner
+        if runner is not None:
+            wanted = len(found) if length is None and found is not None else length
+            asked = self._chunk_read(dataset, chunk, start, wanted, tags, size)
+            runner.requested(asked, hit=found is not None)
         if found is None:
             self._misses += 1
             segments.counts.miss(dataset)
@@ -220,10 +247,20 @@ class SsdTier:
         """Record the duration of a read from the store, for comparison with the SSD."""
         self._health.store_took(seconds, length)
 
-    def admits(self, dataset: bytes, chunk: bytes, *, waits: bool = False) -> bool:
+    def admits(
+        self,
+        dataset: bytes,
+        chunk: bytes,
+        *,
+        waits: bool = False,
+        start: int = 0,
+        tags: ReaderTags | None = None,
+        size: int | None = None,
+    ) -> bool:
         """Return whether a missed chunk is to be fetched for the tier, or inserted.
 
-        A caller that waits for room in the queue sets `waits`.
+        A caller that waits for room in the queue sets `waits`. `start` is a byte of the object that
+        is missed; see `read` for `tags` and `size`.
         """
         if self._segments is None or not self._health.is_up:
             return False
@@ -231,7 +268,12 @@ class SsdTier:
         if is_full or self._has_no_room(dataset):
             self._not_written += 1
             return False
-        admitted = self.admission.admits(dataset, chunk)
+        runner = self.runner
+        if runner is None:
+            admitted = self.admission.admits(dataset, chunk)
+        else:
+            asked = self._chunk_read(dataset, chunk, start, None, tags, size)
+            admitted = runner.admits(asked)
         self._not_admitted += not admitted
         return admitted
 
@@ -242,9 +284,66 @@ class SsdTier:
         """
         return self._allowance is not None and self._allowance.grants(length, _WHOLE_BYTES)
 
-    def warmed(self, length: int) -> None:
+    def warmed(
+        self,
+        length: int,
+        *,
+        dataset: bytes | None = None,
+        chunk: bytes = b"",
+        tags: ReaderTags | None = None,
+    ) -> None:
         """Record that the tier fetched `length` bytes that no reader has asked for yet."""
         self._warmed_bytes += length
+        runner = self.runner
+        if runner is not None and dataset is not None:
+            runner.filled(self._chunk_read(dataset, chunk, 0, length, tags, None), length)
+
+    def publish(self, specification: JobSpecification) -> None:
+        """Take note of what a reader of a job will read; without a policy, do nothing.
+
+        Readers publish again and again, within their lease, from any thread. It costs nothing.
+        """
+        runner = self.runner
+        if runner is not None:
+            runner.publish(specification)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Show requests, decisions and published specifications to an observer, or to none."""
+        self._observe = observer
+        self._choose(self._choice if self.runner is None else self.runner.choice)
+
+    def _choose(self, choice: PolicyChoice) -> None:
+        """Obey a choice of cache policies from now on."""
+        runner = self.runner
+        if choice.is_plain and self._observe is None:
+            self.runner = None
+        elif runner is None:
+            self.runner = PolicyRunner(
+                choice, self.admission, names=self._names, observe=self._observe
+            )
+        else:
+            runner.observe = self._observe
+            runner.change(choice)
+
+    def _chunk_read(
+        self,
+        dataset: bytes,
+        chunk: bytes,
+        start: int,
+        length: int | None,
+        tags: ReaderTags | None,
+        size: int | None,
+    ) -> ChunkRead:
+        first, most = decided_at_once(start)
+        of_part = min(most, _WHOLE_BYTES if size is None else max(1, size - first))
+        if tags is None:
+            tags = self._default_tags.get(dataset)
+            if tags is None:
+                name = self._names.get(dataset) or dataset.hex()
+                tags = self._default_tags[dataset] = dataset_tags(DatasetRef(name, dataset))
+        return ChunkRead(
+            tags, dataset, chunk, start, of_part if length is None else length, of_part
+        )
 
     def insert(self, insert: CacheInsert, patience_s: float = 0.0) -> bool:
         """Queue an insert for the background; return False if the queue has no room in time."""
@@ -282,6 +381,10 @@ class SsdTier:
                 self._written_bytes += len(insert.data)
             else:
                 self._not_written += 1
+        runner = self.runner
+        if kept and runner is not None:
+            start = insert.first * segments.segment_bytes
+            runner.written(insert.dataset, insert.chunk, start, len(insert.data))
         return kept
 
     def _has_no_room(self, dataset: bytes) -> bool:
@@ -377,6 +480,9 @@ class SsdTier:
         elif now - self._tended_at > TEND_INTERVAL_S:
             self._tended_at = now
             self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
+        runner = self.runner
+        if runner is not None:
+            runner.tend()
         if segments is not None and self._health.is_up:
             self._note_names()
 

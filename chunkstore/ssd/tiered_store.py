@@ -19,6 +19,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import ChunkStoreError, Corrupt
 from chunkstore.object_keys import chunk_key, chunk_of_key
 from chunkstore.single_flight import SingleFlight
+from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectStore
 
@@ -89,10 +90,16 @@ class TieredStore:
         dataset: DatasetRef,
         tier: SsdTier,
         size_of: Callable[[ChunkId], int | None] | None = None,
+        tags: ReaderTags | None = None,
     ) -> None:
-        """`size_of` gives the known sizes of objects, about which the store is then not asked."""
+        """`size_of` gives the known sizes of objects, about which the store is then not asked.
+
+        `tags` tell a cache policy for which job this process reads, and in which buckets the chunks
+        are. Without them the reader has no job, and the dataset is one bucket.
+        """
         self.store = store
         self._size_of = size_of
+        self._tags = tags
         self._dataset = dataset
         self._tier = tier
         tier.register(dataset)
@@ -100,7 +107,13 @@ class TieredStore:
         self._warming: SingleFlight[None] = SingleFlight()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.store, self._dataset, self._tier, self._size_of)
+        return type(self), (
+            self.store,
+            self._dataset,
+            self._tier,
+            self._size_of,
+            self._tags,
+        )
 
     def get(self, key: str) -> Buffer:
         """Return a whole object, from the tier or the store."""
@@ -113,7 +126,7 @@ class TieredStore:
         began = time.monotonic()
         data = self.store.get(key)
         self._tier.store_took(time.monotonic() - began, len(data))
-        if len(data) <= MAX_WHOLE_BYTES and self._tier.admits(self._dataset.id, chunk):
+        if len(data) <= MAX_WHOLE_BYTES and self._admits(chunk, 0):
             self._tier.insert(CacheInsert(self._dataset.id, chunk, 0, memoryview(data), True))
         return data
 
@@ -194,7 +207,25 @@ class TieredStore:
         return None if chunk is None else chunk.value
 
     def _read(self, chunk: bytes, offset: int, length: int | None) -> memoryview | None:
-        return self._tier.read(chunk, offset, length, dataset=self._dataset.id, verified=False)
+        return self._tier.read(
+            chunk,
+            offset,
+            length,
+            dataset=self._dataset.id,
+            verified=False,
+            tags=self._tags,
+            size=self._size_for_policy(chunk),
+        )
+
+    def _admits(self, chunk: bytes, start: int) -> bool:
+        size = self._size_for_policy(chunk)
+        return self._tier.admits(self._dataset.id, chunk, start=start, tags=self._tags, size=size)
+
+    def _size_for_policy(self, chunk: bytes) -> int | None:
+        """Return the size of an object if a cache policy can use it, and it is known."""
+        if self._tier.runner is None or self._size_of is None:
+            return None
+        return self._size_of(ChunkId(chunk))
 
     def _timed(self, key: str, offset: int, length: int) -> Buffer:
         began = time.monotonic()
@@ -207,7 +238,7 @@ class TieredStore:
         start, end = offset // size * size, -(-(offset + length) // size) * size
         data = self._timed(key, start, end - start)
         is_end = len(data) < end - start
-        if self._tier.admits(self._dataset.id, chunk):
+        if self._admits(chunk, start):
             self._tier.insert(
                 CacheInsert(self._dataset.id, chunk, start // size, memoryview(data), is_end)
             )
@@ -222,7 +253,7 @@ class TieredStore:
         wanted = chunk, offset // _BLOCK_BYTES
         if self._warming.is_under_way(wanted):
             return
-        if not self._tier.may_warm(length) or not self._tier.admits(self._dataset.id, chunk):
+        if not self._tier.may_warm(length) or not self._admits(chunk, offset):
             return
 
         def fetch() -> None:
@@ -248,4 +279,6 @@ class TieredStore:
             blocks[0] if len(blocks) == 1 else blocks[min(offset, size_bytes - 1) // _BLOCK_BYTES]
         )
         if self.load(block) in ("loaded", "no room"):
-            self._tier.warmed(block.length)
+            self._tier.warmed(
+                block.length, dataset=self._dataset.id, chunk=chunk.value, tags=self._tags
+            )

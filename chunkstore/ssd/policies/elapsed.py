@@ -8,9 +8,10 @@ import math
 class Elapsed:
     """Seconds since the first time that was given. A clock that is set back stands still once."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun_s: float = 0.0) -> None:
+        """`begun_s` have passed before."""
         self._last: float | None = None
-        self._elapsed_s = 0.0
+        self._elapsed_s = begun_s
 
     def at(self, now: float) -> float:
         """Return the seconds that have passed until `now`, given in the caller's seconds."""

@@ -108,6 +108,11 @@ class RequestHistory:
             if not reads:
                 del self._reads[job]
 
+    @property
+    def elapsed_s(self) -> float:
+        """The time at which the present slice began; a policy that takes over goes on from it."""
+        return self._number * self._slice_s
+
     def requested(self) -> Mapping[Bucket, RequestedBytes]:
         """Return the bytes of all buckets that were requested in the window."""
         half = self._slices + 2

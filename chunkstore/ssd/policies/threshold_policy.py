@@ -50,8 +50,8 @@ class ThresholdPolicy:
         self._minimum = minimum
         self._history = history or RequestHistory()
         self._jobs = PublishedJobs()
-        self._elapsed = Elapsed()
-        self._refreshed_s = 0.0
+        self._refreshed_s = self._history.elapsed_s
+        self._elapsed = Elapsed(self._refreshed_s)
         self.admit_threshold = minimum
         self._reinsertion_offset = reinsertion_offset
         self._controller: ThresholdController | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import random
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,11 @@ from chunkstore.errors import Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.eviction import DatasetLimits
+from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts, total_of
+from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
@@ -107,6 +114,65 @@ def test_a_part_is_read_as_a_part_and_warms_its_chunk_once(
     for start in range(0, len(data) - 110_000, 110_000):
         assert bytes(tiered.get_range(key(2), start, 110_000)) == data[start : start + 110_000]
     assert store.bytes[key(2)] == 110_000 + len(data)
+
+
+def test_a_policy_decides_and_counts_what_a_job_reads(
+    folder: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    """Of two buckets, the policy admits the one that two jobs will read."""
+    tier = SsdTier(
+        partial(SegmentStore, folder, tmp_path / "index", 60 * MIB),
+        folder,
+        choice=PolicyChoice("future"),
+    )
+    tier = pickle.loads(pickle.dumps(tier))
+    assert tier.wait_until_open(PATIENCE_S)
+    assert tier.runner is not None
+
+    def bucket_of(chunk: bytes) -> Bucket:
+        return Bucket("even" if chunk[-1] % 2 == 0 else "odd")
+
+    for number, job in enumerate(("a", "b")):
+        jobs = TieredStore(store, DATASET, tier, lambda chunk: 3 * MIB, ReaderTags(bucket_of, job))
+        tier.publish(JobSpecification(job, DATASET.name, (Bucket("even"),)))
+        jobs.get_range(key(1 + 2 * number), 0, MIB)
+    tier.runner.change(PolicyChoice("hybrid"))  # so that it is refreshed at once
+    tier.runner.tend()
+    with tier.runner._lock:  # the tier's own thread may be refreshing it
+        pass
+    for number in range(8):
+        jobs.get(key(number))
+    jobs.get_range(key(7), 0, 1000)
+    assert tier.wait_until_written(PATIENCE_S)
+    for number in range(8):
+        jobs.get(key(number))
+    counts = tier.runner.counts.all()
+    even, odd = (counts[CountedRow(DATASET.name, bucket, "b")] for bucket in ("even", "odd"))
+    size = 4 * 3 * MIB
+    assert even == PolicyCounts(hit_bytes=size, miss_bytes=size, admitted_bytes=size)
+    assert (odd.hit_bytes, odd.admitted_bytes, odd.filled_bytes) == (0, 0, 0)
+    assert counts[CountedRow(DATASET.name, "even")].written_bytes == size
+    tier.close()
+
+
+def test_what_is_fetched_for_the_ssd_alone_is_counted(
+    folder: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    tier = SsdTier(
+        partial(SegmentStore, folder, tmp_path / "index", 60 * MIB),
+        folder,
+        choice=PolicyChoice("all"),
+    )
+    assert tier.wait_until_open(PATIENCE_S)
+    assert tier.runner is not None
+    tiered = TieredStore(store, DATASET, tier)
+    tiered.get_range(key(2), 1000, 1000)
+    eventually(lambda: tier.statistics().written_bytes == 3 * MIB and not tiered._warming._flights)
+    tiered.get_range(key(2), 2000, 1000)
+    total = total_of(tier.runner.counts.all())
+    assert (total.miss_bytes, total.hit_bytes) == (1000, 1000)
+    assert (total.filled_bytes, total.absorbed_bytes) == (3 * MIB, 1000 - 3 * MIB)
+    tier.close()
 
 
 def test_an_ssd_too_small_for_what_is_read_by_parts_costs_the_store_little(
