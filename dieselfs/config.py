@@ -31,7 +31,10 @@ from dieselfs.errors import ConfigError
 from dieselfs.former_names import present_key, variable
 from metadata.url_secrets import redacted as redacted
 
-_SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup")
+_SSD_KEYS: Final = (
+    *("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup"),
+    *("ssd_policy", "ssd_shadow_policy", "ssd_write_budget", "ssd_buckets"),
+)
 _MOUNT_KEYS: Final = ("patience", "refresh", "memory", "eviction", "prefill")
 _KEYS: Final = ("store", "index", "snapshots")
 SHARED_KEYS: Final = (
@@ -100,6 +103,10 @@ class Config:
     ssd_admission: Setting | None = None
     ssd_eviction: Setting | None = None
     ssd_warmup: Setting | None = None
+    ssd_policy: Setting | None = None
+    ssd_shadow_policy: Setting | None = None
+    ssd_write_budget: Setting | None = None
+    ssd_buckets: Setting | None = None
     index_login: Setting | None = None
     """USER:PASSWORD for an index whose URL names no user; `index` already has it."""
     patience: Setting | None = None

@@ -46,14 +46,15 @@ class PolicyChoice:
             if name not in POLICIES:
                 raise ValueError(f"no cache policy {name!r}; write {_either(POLICIES)}")
             if name == "dynamic" and self.write_budget is None:
-                raise ValueError("the policy dynamic needs a write budget, for instance 100MB/s")
+                raise ValueError(
+                    "the policy dynamic needs a write budget; write for instance 100MB/s"
+                )
         if self.buckets not in BUCKET_MAPS:
             raise ValueError(f"no bucket map {self.buckets!r}; write {_either(tuple(BUCKET_MAPS))}")
         budget = self.write_budget
         if budget is not None and not (math.isfinite(budget) and budget > 0):
             raise ValueError(
-                f"a write budget of {budget:g} bytes a second; write a positive rate, for instance "
-                "100MB/s"
+                f"a write budget of {budget:g} bytes a second; write for instance 100MB/s"
             )
 
     @property
@@ -80,9 +81,12 @@ class PolicyFile:
             found = self._path.stat()
             read_as = found.st_mtime_ns, found.st_ino, found.st_size
             if read_as != self._read_as:
-                self._read_as, self._known = read_as, self._decoded()
+                self._known = self._decoded()
+                self._read_as = read_as
         except FileNotFoundError:
             self._read_as = self._known = None
+        except OSError as error:
+            log.debug("cannot read %s: %s", self._path, error)
         return self._known
 
     def write(self, choice: PolicyChoice | None) -> None:

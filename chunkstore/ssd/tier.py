@@ -31,7 +31,7 @@ from chunkstore.ssd.admission import Admission, AdmitAll
 from chunkstore.ssd.health import TierHealth
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_choice import PolicyChoice, PolicyFile
 from chunkstore.ssd.policy_runner import ChunkRead, Observer, PolicyRunner
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags, decided_at_once
@@ -111,7 +111,10 @@ class SsdTier:
         admission: Admission | None = None,
         choice: PolicyChoice | None = None,
     ) -> None:
-        """`choice` names the cache policies, if any; `admission` decides without a policy."""
+        """`choice` names the cache policies, unless the folder's `PolicyFile` does.
+
+        `admission` decides without a policy.
+        """
         self._open = open_segments
         self._folder = folder
         self.admission = admission or AdmitAll()
@@ -146,6 +149,8 @@ class SsdTier:
         self.runner: PolicyRunner | None = None
         """The policy runner; None while there is no policy, shadow policy or observer."""
         self._observe = None
+        self._policy_file = PolicyFile(self._folder)
+        self._chosen = PolicyChoice()
         self._choose(self._choice)
 
     def start(self) -> None:
@@ -310,11 +315,11 @@ class SsdTier:
     def observe(self, observer: Observer | None) -> None:
         """Show requests, decisions and published specifications to an observer, or to none."""
         self._observe = observer
-        self._choose(self._choice if self.runner is None else self.runner.choice)
+        self._choose(self._chosen)
 
     def _choose(self, choice: PolicyChoice) -> None:
         """Obey a choice of cache policies from now on."""
-        runner = self.runner
+        self._chosen, runner = choice, self.runner
         if choice.is_plain and self._observe is None:
             self.runner = None
         elif runner is None:
@@ -480,11 +485,21 @@ class SsdTier:
         elif now - self._tended_at > TEND_INTERVAL_S:
             self._tended_at = now
             self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
+            self._obey_policy_file()
         runner = self.runner
         if runner is not None:
             runner.tend()
         if segments is not None and self._health.is_up:
             self._note_names()
+
+    def _obey_policy_file(self) -> None:
+        """Obey the choice in the folder, or else that of this process."""
+        # A list tells the answer None from a call that failed.
+        found = self.call(lambda: [self._policy_file.read()], 0)
+        choice = self._chosen if found is None else found[0] or self._choice
+        if choice != self._chosen:
+            self._choose(choice)
+            log.info("the SSD tier %s has the cache policy %s", self._folder, choice.policy)
 
     def _note_names(self) -> None:
         limits = LimitsFolder(self._folder)

@@ -125,6 +125,26 @@ def _one_of(*words: str) -> Check:
     return lambda value: None if value.lower() in words else " or ".join(words)
 
 
+def _rate(value: str) -> str | None:
+    from dieselfs.cache.ssd.byte_sizes import parse_rate
+
+    try:
+        return None if parse_rate(value) else "a rate above 0, for instance 100MB/s"
+    except UsageError:
+        return "a rate, for instance 100MB/s"
+
+
+def _policy(field: str) -> Check:
+    def check(value: str) -> str | None:
+        from chunkstore.ssd.policies.tags import BUCKET_MAPS
+        from chunkstore.ssd.policy_choice import POLICIES
+
+        words = BUCKET_MAPS if field == "buckets" else POLICIES
+        return None if value in words else " or ".join(words)
+
+    return check
+
+
 _YES: Final = ("1", "yes", "true", "on")
 _yes_or_no: Final[Check] = _one_of("yes", "no", "1", "0", "true", "false", "on", "off")
 _CHECKS: Final[Mapping[str, Check]] = {
@@ -136,6 +156,10 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "ssd_admission": _one_of("all", "reject-first"),
     "ssd_eviction": _one_of("lru", "fifo"),
     "ssd_warmup": _yes_or_no,
+    "ssd_policy": _policy("policy"),
+    "ssd_shadow_policy": _policy("policy"),
+    "ssd_write_budget": _rate,
+    "ssd_buckets": _policy("buckets"),
     "patience": _seconds,
     "refresh": _yes_or_no,
     "memory": _size,

@@ -24,6 +24,14 @@ def parse_size(text: str) -> int:
     return int(float(number) * scale) if "." in number else int(number) * scale
 
 
+def parse_rate(text: str) -> int:
+    """Return the bytes a second of `100MB/s`; raise `UsageError` if it is no rate."""
+    try:
+        return parse_size(text.strip().removesuffix("/s"))
+    except UsageError:
+        raise UsageError(f"{text!r} is not a rate", "write for instance 100MB/s") from None
+
+
 def human_size(size_bytes: float) -> str:
     """Return four or five characters and a unit: 999 B, 1.0 KiB, 110 KiB, 1.3 TiB."""
     if size_bytes < 1024:

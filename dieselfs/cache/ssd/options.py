@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
 from dieselfs.errors import UsageError
@@ -18,6 +18,29 @@ NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """The options of cache policies as written; None for an absent one."""
+
+    policy: str | None = None
+    shadow: str | None = None
+    write_budget: str | None = None
+    buckets: str | None = None
+
+    def otherwise(self, other: PolicyOptions) -> PolicyOptions:
+        """Return these options, completed from `other`."""
+        return PolicyOptions(
+            self.policy or other.policy,
+            self.shadow or other.shadow,
+            self.write_budget or other.write_budget,
+            self.buckets or other.buckets,
+        )
+
+
+POLICY_KEYS: Final = ("ssd_policy", "ssd_shadow_policy", "ssd_write_budget", "ssd_buckets")
+"""The keys of these options, in the order of their fields."""
+
+
+@dataclass(frozen=True, slots=True)
 class SsdOptions:
     """The options as written; None for an absent one."""
 
@@ -26,6 +49,7 @@ class SsdOptions:
     admission: str | None = None
     eviction: str | None = None
     warmup: bool | None = None
+    policies: PolicyOptions = field(default_factory=PolicyOptions)
 
     def otherwise(self, other: SsdOptions) -> SsdOptions:
         """Return these options, completed from `other`.
@@ -40,6 +64,7 @@ class SsdOptions:
             self.admission or other.admission,
             self.eviction or other.eviction,
             other.warmup if self.warmup is None else self.warmup,
+            self.policies.otherwise(other.policies),
         )
 
 

@@ -14,21 +14,29 @@ import logging
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from chunkstore.call_threads import CallThreads
 from chunkstore.ssd.admission import Admission, AdmitAll, RejectFirst
 from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.ssd.policy_choice import LRU, PolicyChoice
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.segment_index import Order
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
 from chunkstore.ssd.tier import SsdTier
 from dieselfs.cache.node.task_folder import VARIABLE
-from dieselfs.cache.ssd.byte_sizes import human_size, parse_size
-from dieselfs.cache.ssd.options import ADMISSIONS, NONE, AdmissionName, SsdOptions
+from dieselfs.cache.ssd.byte_sizes import human_size, parse_rate, parse_size
+from dieselfs.cache.ssd.options import (
+    ADMISSIONS,
+    NONE,
+    POLICY_KEYS,
+    AdmissionName,
+    PolicyOptions,
+    SsdOptions,
+)
 from dieselfs.config import Config, Setting, load_config
 from dieselfs.errors import ConfigError, SsdUnavailable, UsageError
 
@@ -69,6 +77,8 @@ class SsdSettings:
     must_exist: bool = False
     """`check` refuses a folder without a tier, whose disk may not be mounted."""
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    choice: PolicyChoice = field(default_factory=PolicyChoice)
+    """The cache policies, unless the folder names others (`chunkstore.ssd.policy_choice`)."""
 
     def open_segments(self) -> SegmentStore:
         """Open the segment store. Blocks; raises `OSError`, `lmdb.Error` or `ValueError`."""
@@ -84,7 +94,7 @@ class SsdSettings:
     def open(self) -> SsdTier:
         """Return a new tier that opens itself in the background."""
         admission: Admission = RejectFirst() if self.admission == "reject-first" else AdmitAll()
-        return SsdTier(self.open_segments, self.folder, admission)
+        return SsdTier(self.open_segments, self.folder, admission, self.choice)
 
     def check(self) -> None:
         """Raise `ConfigError` for a folder that cannot be used, or too small a size.
@@ -181,7 +191,12 @@ def configured(config: Config) -> SsdOptions:
         None if config.ssd_admission is None else config.ssd_admission.value,
         None if config.ssd_eviction is None else config.ssd_eviction.value,
         None if config.ssd_warmup is None else is_yes(config.ssd_warmup),
+        PolicyOptions(*(_written(getattr(config, key)) for key in POLICY_KEYS)),
     )
+
+
+def _written(setting: Setting | None) -> str | None:
+    return None if setting is None else setting.value
 
 
 def chosen_tier(choice: SsdChoice, config: Config | None = None) -> SsdSettings | None:
@@ -214,7 +229,39 @@ def ssd_settings(options: SsdOptions) -> SsdSettings | None:
         _one_of(ADMISSIONS, options.admission or "all", "admission"),
         _one_of(EVICTIONS, options.eviction or "lru", "eviction"),
         bool(options.warmup),
+        choice=_chosen_policies(options),
     )
+
+
+def _chosen_policies(options: SsdOptions) -> PolicyChoice:
+    given = options.policies
+    if options.admission is not None and (given.policy or LRU) != LRU:
+        raise UsageError(
+            f"--ssd-admission {options.admission} and --ssd-policy {given.policy}: a policy "
+            "decides what the SSD tier admits",
+            "leave out one of them (also DIESELFS_SSD_ADMISSION, DIESELFS_SSD_POLICY and their "
+            "keys of the profile and the store count)",
+        )
+    return changed_choice(PolicyChoice(), given)
+
+
+def changed_choice(former: PolicyChoice, given: PolicyOptions) -> PolicyChoice:
+    """Return a choice with the options that are given in place of the former ones.
+
+    The word `none` takes a shadow policy or a write budget away. Raises `UsageError`.
+    """
+    shadow, budget = former.shadow, former.write_budget
+    if given.shadow is not None:
+        shadow = None if given.shadow == NONE else given.shadow
+    if given.write_budget is not None:
+        budget = None if given.write_budget == NONE else parse_rate(given.write_budget)
+    try:
+        return PolicyChoice(
+            given.policy or former.policy, shadow, budget, given.buckets or former.buckets
+        )
+    except ValueError as error:
+        said, _, wanted = str(error).rpartition("; write ")
+        raise UsageError(said or wanted, f"write {wanted}" if said else None) from error
 
 
 SsdChoice: TypeAlias = SsdSettings | Literal["configured"] | None

@@ -16,6 +16,7 @@ from chunkstore.chunk_id import ChunkId, print_id
 from chunkstore.commit_log import find_dataset
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
+from chunkstore.ssd.policy_choice import PolicyChoice, PolicyFile
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.segment_index import CachedChunk
 from chunkstore.ssd.segment_store import Occupancy, SegmentStore
@@ -191,6 +192,17 @@ class TierAccess:
         return Resized(
             before.budget_bytes, budget_bytes, {k: lost for k, lost in evicted.items() if lost > 0}
         )
+
+    def policy(self) -> PolicyChoice | None:
+        """Return the cache policies that the folder names; None: each process has its own."""
+        return self._call(PolicyFile(self._settings.folder).read)
+
+    def set_policy(self, choice: PolicyChoice | None) -> None:
+        """Set the cache policies for all that use the tier; None leaves each process its own.
+
+        Running mounts and cache nodes obey within seconds. Raises `OSError`.
+        """
+        self._call(lambda: PolicyFile(self._settings.folder).write(choice))
 
     def evict(self, name: str, store: ObjectStore) -> int:
         """Evict a dataset; return how many bytes of the SSD are free now."""

@@ -11,6 +11,31 @@ import click
 
 from dieselfs.cli.command import Decorator, former_option, option_group, size_option
 
+policy_options: Final = (
+    click.option(
+        "--ssd-policy",
+        metavar="NAME",
+        help="Cache policy that decides what the SSD caches: lru (default: as --ssd-admission and "
+        "--ssd-eviction say), next-use, future, historic, hybrid, dynamic, reject-first or all.",
+    ),
+    click.option(
+        "--ssd-shadow-policy",
+        metavar="NAME",
+        help="Cache policy that is asked and counted beside it, and decides nothing.",
+    ),
+    click.option(
+        "--ssd-write-budget",
+        metavar="RATE",
+        help="With a cache policy: write no more to the SSD on average, such as 100MB/s.",
+    ),
+    click.option(
+        "--ssd-buckets",
+        metavar="MAP",
+        help="With a cache policy: what jobs read together: dataset (default), directory or group.",
+    ),
+)
+"""The options of cache policies: `dieselfs.cache.ssd.options.PolicyOptions`."""
+
 
 def ssd_options(folder_help: str) -> Decorator:
     """Return the options of the SSD tier: `dieselfs.cache.ssd.options.SsdOptions`."""
@@ -32,6 +57,7 @@ def ssd_options(folder_help: str) -> Decorator:
             type=click.Choice(["lru", "fifo"]),
             help="What to evict first: the least recently used (default), or the oldest.",
         ),
+        *policy_options,
     )
 
 

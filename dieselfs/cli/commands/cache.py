@@ -183,6 +183,73 @@ def resize(context: CommandContext, size: str, ssd: str | None, yes: bool) -> No
     )
 
 
+@command(
+    group=cache,
+    examples=[
+        "dlcmd cache policy",
+        "dlcmd cache policy next-use --write-budget 100MB/s",
+        "dlcmd cache policy --shadow future",
+        "dlcmd cache policy --clear",
+    ],
+)
+@click.argument("name", required=False)
+@click.option(
+    "--shadow", metavar="NAME|none", help="A policy that is asked and counted, and decides nothing."
+)
+@click.option(
+    "--write-budget",
+    metavar="RATE|none",
+    help="Write no more to the SSD on average, such as 100MB/s.",
+)
+@click.option(
+    "--buckets", metavar="MAP", help="What jobs read together: dataset, directory, group."
+)
+@click.option("--clear", is_flag=True, help="Let each mount and cache node have its own setting.")
+@ssd_flags
+def policy(
+    context: CommandContext,
+    name: str | None,
+    shadow: str | None,
+    write_budget: str | None,
+    buckets: str | None,
+    clear: bool,
+    ssd: str | None,
+    ssd_size: int | None,
+) -> None:
+    """Show or set which cache policy decides what the SSD tier caches.
+
+    What is set here goes before --ssd-policy and its variables and keys. All mounts and commands
+    that use the folder obey within seconds, without a restart; so does a cache node, whose folder
+    --ssd names. What is not named stays as it is. The policies are lru, next-use, future, historic,
+    hybrid, dynamic, reject-first and all (docs/ssd-tier.md).
+    """
+    from dieselfs.cache.ssd.options import PolicyOptions
+    from dieselfs.cache.ssd.settings import changed_choice
+    from dieselfs.cache.ssd.usage import TierAccess
+
+    given = PolicyOptions(name, shadow, write_budget, buckets)
+    if clear and given != PolicyOptions():
+        raise UsageError("--clear takes all settings of the folder away", "use it alone")
+    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True, must_exist=True)
+    access = TierAccess(settings)
+    former = access.policy()
+    choice = former
+    if clear:
+        choice = None
+    elif given != PolicyOptions():
+        choice = changed_choice(former or settings.choice, given)
+    if choice != former or clear:
+        access.set_policy(choice)
+    origin = "set in the folder" if choice else "as configured"
+    shown = choice or settings.choice
+    budget = "none" if shown.write_budget is None else f"{human_size(shown.write_budget)}/s"
+    context.output.result(
+        {"folder": str(settings.folder), **asdict(shown), "in_folder": choice is not None},
+        f"{settings.folder}: policy {shown.policy} ({origin}), shadow policy "
+        f"{shown.shadow or 'none'}, write budget {budget}, buckets by {shown.buckets}",
+    )
+
+
 @command(group=cache, examples=["dlcmd cache evict imagenet"])
 @click.argument("dataset")
 @ssd_flags

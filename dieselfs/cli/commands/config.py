@@ -51,8 +51,9 @@ def set_(context: CommandContext, key: str, value: str, dataset: str | None) -> 
     """Set a key for all nodes.
 
     The keys are index, cache_cluster, cache_cluster_secret_file, ssd, ssd_size, ssd_admission,
-    ssd_eviction, ssd_warmup, patience, refresh, memory, eviction and prefill. A password is
-    refused: every reader of the store could read it.
+    ssd_eviction, ssd_warmup, ssd_policy, ssd_shadow_policy, ssd_write_budget, ssd_buckets,
+    patience, refresh, memory, eviction and prefill. A password is refused: every reader of the
+    store could read it.
     """
     from dieselfs.assembly import open_configured_store
     from dieselfs.settings.changes import set_shared

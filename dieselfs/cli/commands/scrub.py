@@ -12,7 +12,7 @@ from dieselfs.cli.finding_lines import exit_code, files_hit, print_findings
 from dieselfs.cli.rendering.output import counted, picked
 from dieselfs.cli.values.parsed import Parsed
 from dieselfs.cli.values.percentages import Share
-from dieselfs.cli.values.sizes import human_size, parse_size
+from dieselfs.cli.values.sizes import human_size, parse_rate
 from dieselfs.config import cache_folder
 from dieselfs.dataset.address import parse_dataset
 from dieselfs.errors import UsageError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _parse_rate(text: str) -> int:
-    rate = parse_size(text.removesuffix("/s"))
+    rate = parse_rate(text)
     if rate <= 0:
         raise UsageError("a rate of 0 reads nothing", "write for instance 200MiB/s")
     return rate

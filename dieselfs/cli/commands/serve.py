@@ -138,7 +138,12 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
         parse_address,
         parse_addresses,
     )
-    from dieselfs.cache.ssd.options import SsdOptions, typed_folder
+    from dieselfs.cache.ssd.options import (
+        POLICY_KEYS,
+        PolicyOptions,
+        SsdOptions,
+        typed_folder,
+    )
     from dieselfs.cache.ssd.settings import configured, ssd_settings
 
     listen = parse_address(options["listen"], "--listen", DEFAULT_PORT)
@@ -163,8 +168,11 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
     cache_cluster = cluster_name(name)
     listed = parse_addresses(nodes, "--cache-cluster") if nodes else ()
     secret = cluster_secret(options["cache_cluster_secret_file"], context.config)
-    policies = options["ssd_admission"], options["ssd_eviction"]
-    given = SsdOptions(typed_folder(options["ssd"]), options["ssd_size"], *policies)
+    orders = options["ssd_admission"], options["ssd_eviction"]
+    policies = PolicyOptions(*(options[key] for key in POLICY_KEYS))
+    given = SsdOptions(
+        typed_folder(options["ssd"]), options["ssd_size"], *orders, policies=policies
+    )
     ssd = ssd_settings(given.otherwise(configured(context.config)))
     if ssd is None:
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.membership.peer_options import TASK_VARIABLE, PeerOptions
-from dieselfs.cache.ssd.options import SsdOptions, typed_folder
+from dieselfs.cache.ssd.options import POLICY_KEYS, PolicyOptions, SsdOptions, typed_folder
 from dieselfs.cli.mounting.mount_options import as_number
 from dieselfs.cli.values.sizes import parse_size
 from dieselfs.dataset.address import DatasetAddress
@@ -77,6 +77,7 @@ def _ssd(options: dict[str, str], flags: dict[str, Any]) -> SsdOptions:
         options.get("ssd_admission"),
         options.get("ssd_eviction"),
         True if "ssd_warmup" in options else None,
+        PolicyOptions(*(options.get(key) for key in POLICY_KEYS)),
     )
     return SsdOptions(
         typed_folder(flags["ssd"]),
@@ -84,6 +85,7 @@ def _ssd(options: dict[str, str], flags: dict[str, Any]) -> SsdOptions:
         flags["ssd_admission"],
         flags["ssd_eviction"],
         flags["ssd_warmup"],
+        PolicyOptions(*(flags[key] for key in POLICY_KEYS)),
     ).otherwise(in_options)
 
 

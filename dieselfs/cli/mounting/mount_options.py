@@ -37,6 +37,7 @@ VALUES: Final = (
     *("peers", "peer_listen", "peer_advertise", "peer_name", "peer_nodes"),
     *("secret_file", "cache_policy"),
     *("ssd", "ssd_size", "ssd_admission", "ssd_eviction"),
+    *("ssd_policy", "ssd_shadow_policy", "ssd_write_budget", "ssd_buckets"),
     *("cache_cluster", "cache_cluster_secret_file"),
     *("store", "index", "profile"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from dieselfs.cache.ssd.byte_sizes import human_size as human_size
+from dieselfs.cache.ssd.byte_sizes import parse_rate as parse_rate
 from dieselfs.cache.ssd.byte_sizes import parse_size as parse_size
 from dieselfs.cli.values.parsed import Parsed
 

@@ -27,6 +27,7 @@ def configured_request(config: Config, request: MountRequest) -> MountRequest:
 
     Raises `ConfigError` for a value that makes no sense.
     """
+    from dieselfs.cache.ssd.options import POLICY_KEYS
     from dieselfs.cache.ssd.settings import configured, is_yes, size_of
 
     ssd = (
@@ -35,6 +36,7 @@ def configured_request(config: Config, request: MountRequest) -> MountRequest:
         config.ssd_admission,
         config.ssd_eviction,
         config.ssd_warmup,
+        *(getattr(config, key) for key in POLICY_KEYS),
     )
     refresh, eviction = request.refresh, request.eviction
     if refresh is None and config.refresh is not None:

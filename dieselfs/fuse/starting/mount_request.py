@@ -110,6 +110,10 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
         ("--ssd-size", request.ssd.size_bytes),
         ("--ssd-admission", request.ssd.admission),
         ("--ssd-eviction", request.ssd.eviction),
+        ("--ssd-policy", request.ssd.policies.policy),
+        ("--ssd-shadow-policy", request.ssd.policies.shadow),
+        ("--ssd-write-budget", request.ssd.policies.write_budget),
+        ("--ssd-buckets", request.ssd.policies.buckets),
         ("--secret-file", None if secret_file is None else os.path.abspath(secret_file)),
         ("--cache-cluster", request.cache_cluster.cache_cluster),
         (

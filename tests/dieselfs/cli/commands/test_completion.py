@@ -25,7 +25,13 @@ from tests.dieselfs.cli.test_frame import every_verb
 from tests.eventually import eventually, scaled_by_load
 
 CHECKOUT = Path(__file__).parents[4]
-FREE_TEXT = {"cluster cache_cluster", "cache quota size", "cache ttl duration", "cache resize size"}
+FREE_TEXT = {
+    "cluster cache_cluster",
+    "cache policy name",
+    "cache quota size",
+    "cache ttl duration",
+    "cache resize size",
+}
 FREE_TEXT |= {"config set value"}
 Complete = Callable[[str], list[str]]
 

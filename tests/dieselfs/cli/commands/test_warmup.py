@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from chunkstore.errors import NotFound
+from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.assembly import open_index, open_store
-from dieselfs.cache.ssd.settings import end_tiers
+from dieselfs.cache.ssd.settings import SsdSettings, chosen_tier, end_tiers, shared_tier
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.client import Client
+from dieselfs.errors import UsageError
 from tests.dieselfs.cli.conftest import FILES, Dlcmd
 from tests.eventually import eventually
 
@@ -67,6 +69,44 @@ def test_only_new_chunks_since_a_snapshot(dlcmd: Dlcmd, url: str, snapshots: Pat
     assert 3000 < loaded["bytes"] < 30_000
     [whole] = dlcmd("warmup", "--check", "--json", "pets").records
     assert (whole["chunks"], whole["cached_chunks"]) == (2, 1)
+
+
+def test_a_policy_is_changed_without_a_restart(
+    dlcmd: Dlcmd, ssd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    tier = shared_tier(SsdSettings(ssd))  # as of any process that has it open
+    assert tier.runner is None
+    [shown] = dlcmd("cache", "policy", "--json").records
+    assert (shown["policy"], shown["in_folder"]) == ("lru", False)
+    [changed] = dlcmd("cache", "policy", "future", "--write-budget", "1MB/s", "--json").records
+    assert (changed["policy"], changed["write_budget"]) == ("future", MIB)
+    eventually(lambda: tier.runner is not None and tier.runner.policy == "future")
+    dlcmd("cache", "policy", "--shadow", "historic", "--write-budget", "none")
+    wanted = PolicyChoice("future", "historic")
+    eventually(lambda: tier.runner is not None and tier.runner.choice == wanted)
+    assert "future (set in the folder)" in dlcmd("cache", "policy").out.decode()
+    assert "hybrid" in dlcmd("cache", "policy", "clever").err
+    assert "100MB/s" in dlcmd("cache", "policy", "--write-budget", "0").err
+    assert dlcmd("cache", "policy", "all", "--clear").code == ExitCode.USAGE
+    assert dlcmd("cache", "policy", "--clear").code == ExitCode.OK
+    eventually(lambda: tier.runner is None)
+
+
+def test_a_policy_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIESELFS_SSD_POLICY", "hybrid")
+    monkeypatch.setenv("DIESELFS_SSD_WRITE_BUDGET", "2KB/s")
+    settings = chosen_tier("configured")
+    assert settings is not None
+    assert settings.choice == PolicyChoice("hybrid", write_budget=2048)
+    runner = settings.open().runner
+    assert runner is not None
+    assert runner.policy == "hybrid"
+    monkeypatch.setenv("DIESELFS_SSD_ADMISSION", "reject-first")
+    with pytest.raises(UsageError, match="--ssd-admission reject-first and --ssd-policy hybrid"):
+        chosen_tier("configured")
+    monkeypatch.setenv("DIESELFS_SSD_POLICY", "lru")
+    assert chosen_tier("configured") is not None
 
 
 @pytest.fixture
