@@ -141,13 +141,21 @@ class PolicyRunner:
 
     def requested(self, read: ChunkRead, *, hit: bool) -> None:
         """Take note of a read, after the tier has answered it, or could not."""
-        bucket, key = read.tags.bucket_of(read.chunk), _key(read.chunk, read.start)
-        job = read.tags.job
-        row = self._row(read.dataset, bucket, job)
+        self.looked_up(read, hit=hit)
+        self.asked(read, hit=hit)
+
+    def looked_up(self, read: ChunkRead, *, hit: bool) -> None:
+        """Count a read of the SSD, without a request of the policy."""
+        row = self._row(read.dataset, read.tags.bucket_of(read.chunk), read.tags.job)
         if hit:
             self.counts.add(row, hit_bytes=read.length)
         else:
             self.counts.add(row, miss_bytes=read.length)
+
+    def asked(self, read: ChunkRead, *, hit: bool) -> None:
+        """Take note of a request that the SSD may not even see."""
+        bucket, key = read.tags.bucket_of(read.chunk), _key(read.chunk, read.start)
+        job = read.tags.job
         if not self._lock.acquire(timeout=WAIT_S):
             self._backlog.append((job, bucket, key, read.size))
             return
@@ -158,9 +166,8 @@ class PolicyRunner:
         finally:
             self._lock.release()
         if self.observe is not None:
-            self.observe(
-                PolicyRequest(job, read.tags.epoch, row.dataset, bucket, key, read.size, hit)
-            )
+            name = self._name(read.dataset)
+            self.observe(PolicyRequest(job, read.tags.epoch, name, bucket, key, read.size, hit))
 
     def admits(self, read: ChunkRead) -> bool:
         """Return whether to cache what a read has missed; called after `requested`."""

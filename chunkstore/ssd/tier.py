@@ -210,12 +210,13 @@ class SsdTier:
         verified: bool = True,
         tags: ReaderTags | None = None,
         size: int | None = None,
+        told: bool = False,
     ) -> memoryview | None:
         """Return bytes of a chunk's object, or the whole object if `length` is None.
 
         Return None if the tier cannot deliver them in time. The read is counted for `dataset`. See
         `SegmentStore.read` for `verified`. A cache policy learns of the reader by `tags`; `size` is
-        that of the object, if it is known.
+        that of the object, if it is known. `told`: the policy knows of the request (`asked`).
         """
         segments = self._segments
         if segments is None or not self.is_in_service():
@@ -236,7 +237,7 @@ class SsdTier:
         if runner is not None:
             wanted = len(found) if length is None and found is not None else length
             asked = self._chunk_read(dataset, chunk, start, wanted, tags, size)
-            runner.requested(asked, hit=found is not None)
+            (runner.looked_up if told else runner.requested)(asked, hit=found is not None)
         if found is None:
             self._misses += 1
             segments.counts.miss(dataset)
@@ -247,6 +248,17 @@ class SsdTier:
         if self._health.hit_took(time.monotonic() - began, len(found)):
             self._out_of_service("reads from it take longer than reads from the store")
         return found
+
+    def asked(
+        self, dataset: bytes, chunk: bytes, start: int, length: int, tags: ReaderTags, size: int
+    ) -> None:
+        """Tell a cache policy of a request that memory in front of the tier may answer.
+
+        The SSD is then read, if at all, with `told`: one read may be for several requests.
+        """
+        runner = self.runner
+        if runner is not None:
+            runner.asked(self._chunk_read(dataset, chunk, start, length, tags, size), hit=False)
 
     def store_took(self, seconds: float, length: int) -> None:
         """Record the duration of a read from the store, for comparison with the SSD."""

@@ -414,7 +414,7 @@ def foreign_plans() -> Target:
 
 def peer_frames() -> Target:
     golden = golden_frames.golden_frames() | golden_frames.golden_frames_of_version_2()
-    kinds = *golden_frames.REQUESTS, *golden_frames.TAGGED, *golden_frames.ANSWERS
+    kinds = *golden_frames.REQUESTS, *golden_frames.TAGGED, *golden_frames.ANSWERS, "PolicyReport"
     seeds = [golden[name] for name in kinds]
 
     def use(data: bytes) -> None:

@@ -17,6 +17,8 @@ from types import TracebackType
 from typing import Final
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.ssd.policy_choice import LRU
+from chunkstore.ssd.policy_counts import PolicyCounts, total_of
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
@@ -30,7 +32,7 @@ from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.membership.redis_registry import RedisRegistry
 from dieselfs.cache.membership.registry import StaticRegistry
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.cached_chunks import CachedChunks, NodeStatus
+from dieselfs.cache.ports.cached_chunks import CachedChunks, NodeStatus, PolicyStatus
 from dieselfs.cache.ports.member_record import MAX_NODE_BYTES
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
@@ -212,6 +214,24 @@ class CacheNode:
         """
         return self._status()
 
+    def policy_status(self) -> PolicyStatus:
+        """See `ReportsPolicy`."""
+        parts, tier, runner = self._parts, self._tier.statistics(), self._tier.runner
+        sent = 0 if self._server is None else self._server.statistics().sent_bytes
+        total = PolicyCounts() if runner is None else total_of(runner.counts.all())
+        return PolicyStatus(
+            policy=LRU if runner is None else runner.policy,
+            shadow="" if runner is None else runner.choice.shadow or "",
+            hit_bytes=parts.from_ssd_bytes,
+            miss_bytes=parts.missed_bytes,
+            admitted_bytes=total.admitted_bytes,
+            refused_bytes=total.refused_bytes,
+            evicted_bytes=total.evicted_bytes,
+            reinserted_bytes=total.reinserted_bytes,
+            written_bytes=tier.written_bytes,
+            absorbed_bytes=max(0, sent - parts.store.bytes),
+        )
+
     def statistics(self) -> CacheNodeStatistics:
         """Return the counters."""
         assert self._server is not None
@@ -269,10 +289,14 @@ class CacheNode:
 
 
 class _NoChunks:
-    """The `CachedChunks` of a client that only asks for the node's status."""
+    """The `CachedChunks` of a client that only asks for the node's status.
+
+    It also implements `ReportsPolicy`.
+    """
 
     def __init__(self, node: CacheNode) -> None:
         self.status = node.status
+        self.policy_status = node.policy_status
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
         return None

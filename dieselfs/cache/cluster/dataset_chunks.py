@@ -34,9 +34,11 @@ from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.ssd.tiered_store import Loaded, ObjectBlock
 from chunkstore.stores.read import Read
 from dieselfs.cache.cluster.chunk_memory import ChunkMemory, Part, WholeChunk
+from dieselfs.cache.cluster.chunk_readers import ChunkReaders
 from dieselfs.cache.cluster.store_reads import StoreReads
 from dieselfs.cache.ports.block import CacheBlock, is_whole
 from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.request_tags import RequestTags
 from dieselfs.errors import CacheFull
 
 BURST_S: Final = 1.0
@@ -69,6 +71,8 @@ class NodeParts:
     chunks: SingleFlight[WholeChunk] = field(default_factory=SingleFlight)
     blocks: SingleFlight[memoryview] = field(default_factory=SingleFlight)
     """The fetches of blocks of chunks above 16 MiB."""
+    missed_bytes: int = 0
+    """Bytes that were asked of the SSD, and that it did not have."""
     missed: Callable[[DatasetChunks, bytes], None] = lambda chunks, chunk: None
     """A callback for each read that the SSD does not answer, with the id of the chunk."""
     from_ssd_bytes: int = 0
@@ -76,7 +80,7 @@ class NodeParts:
 
 
 class DatasetChunks:
-    """The `CachedRanges` of one dataset. Thread-safe."""
+    """The `CachedRanges` of one dataset; also implements `CountsRequests`. Thread-safe."""
 
     def __init__(self, dataset: DatasetRef, node: NodeParts) -> None:
         self.dataset = dataset
@@ -84,8 +88,14 @@ class DatasetChunks:
         self._reader = ChunkReader(node.store, dataset)
         self._asked: dict[bytes, tuple[float, int]] = {}
         """For each chunk that was requested by parts, the start of the burst and its bytes."""
+        self._clients = ChunkReaders(dataset, node.tier)
 
     # The methods below look only into memory.
+
+    def requested(self, block: CacheBlock, length: int, tags: RequestTags) -> None:
+        """See `CountsRequests`."""
+        start = 0 if block.file is None else _part_of(block)[1]
+        self._clients.requested(block.chunk, start, length, tags)
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
         """See `CachedChunks`."""
@@ -205,15 +215,23 @@ class DatasetChunks:
         kept = self._node.tier.keep(insert)
         if kept is None:
             return "out of service"
+        if kept:
+            self._filled(chunk, len(data))
         return "loaded" if kept else "no room"
 
-    def _whole(self, chunk: ChunkRef, *, is_admitted: bool = False) -> WholeChunk:
+    def _filled(self, chunk: ChunkRef, length: int) -> None:
+        """Count bytes that were read from the store for the SSD alone."""
+        tags = self._clients.of(chunk).tags
+        self._node.tier.warmed(length, dataset=self.dataset.id, chunk=chunk.id.value, tags=tags)
+
+    def _whole(self, chunk: ChunkRef, part_bytes: int | None = None) -> WholeChunk:
+        """Return a chunk; for a part of it that the SSD has missed and admits, `part_bytes`."""
         found = self._node.memory.whole(chunk.id.value)
         if found is not None:  # another thread has read it
             return found
-        data = self._read_ssd(chunk.id.value, 0, None)
+        data = self._read_ssd(chunk, 0, None, again=part_bytes is not None)
         if data is None:
-            data = self._fetch(chunk, is_admitted)
+            data = self._fetch(chunk, part_bytes)
         found = WholeChunk.of(data)
         if (len(found.head), len(found.payload)) != (chunk.head_bytes, chunk.payload_bytes):
             raise Corrupt(f"the lengths of chunk {chunk.id} differ from those of the request")
@@ -222,28 +240,29 @@ class DatasetChunks:
 
     def _small_part(self, chunk: ChunkRef, part: Part) -> memoryview:
         node, (id, begin, length) = self._node, part
-        data = self._read_ssd(*part)
+        data = self._read_ssd(chunk, begin, length)
         if data is not None:
             return data
         if not node.chunks.is_under_way(id):
-            if not self._node.tier.admits(self.dataset.id, id):
+            if not self._admits(chunk):
                 self._asked.pop(id, None)  # a repeated request is no second one
                 raise CacheFull("the SSD tier does not admit the chunk")
             if not node.allowance.grants(length, _size(chunk)):
                 raise CacheFull("wasted reads of the store have reached their limit")
-        whole = node.chunks.run(id, lambda: self._whole(chunk, is_admitted=True))
+        whole = node.chunks.run(id, lambda: self._whole(chunk, length))
         start = begin - chunk.head_bytes
         return memoryview(bytes(whole.payload[start : start + length]))
 
-    def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
-        """Return the whole chunk from the store."""
+    def _fetch(self, chunk: ChunkRef, part_bytes: int | None) -> memoryview:
+        """Return the whole chunk from the store, for a client or for a part that is admitted."""
         tier, id = self._node.tier, chunk.id.value
         with self._node.store.read_in_turn(Read(self._key(chunk))) as read:
             data = memoryview(read)
             self._reader.verified(data, chunk)
-            if is_admitted:
+            if part_bytes is not None:
                 self._keep(chunk, 0, data, is_end=True)
-            elif tier.admits(self.dataset.id, id):
+                self._filled(chunk, len(data) - part_bytes)
+            elif self._admits(chunk):
                 tier.insert(CacheInsert(self.dataset.id, id, 0, data, True))
         return data
 
@@ -257,7 +276,7 @@ class DatasetChunks:
         hashes = self._reader.block_hashes(file)
 
         def verified() -> memoryview:
-            data = self._read_ssd(*part)
+            data = self._read_ssd(block.chunk, part[1], part[2])
             if data is None:
                 data = self._from_blocks(block.chunk, part)
             try:
@@ -297,21 +316,46 @@ class DatasetChunks:
         if found is not None:
             return found
         _, begin, length = key
-        data = self._read_ssd(*key)
+        data = self._read_ssd(chunk, begin, length, again=True)
         if data is None:
             with self._node.store.read_in_turn(Read(self._key(chunk), begin, length)) as read:
                 data = memoryview(read)
                 if len(data) != length:
                     raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
-                if self._node.tier.admits(self.dataset.id, chunk.id.value, waits=True):
+                if self._admits(chunk, begin, waits=True):
                     self._keep(chunk, begin, data, is_end=begin + length == _size(chunk))
         self._node.memory.put_part(key, data)
         return data
 
-    def _read_ssd(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
-        data = self._node.tier.read(chunk, start, length, dataset=self.dataset.id)
+    def _admits(self, chunk: ChunkRef, start: int = 0, *, waits: bool = False) -> bool:
+        """Return whether the SSD takes what the client that asked last has missed."""
+        client = self._clients.of(chunk)
+        return client.may_keep and self._node.tier.admits(
+            self.dataset.id,
+            chunk.id.value,
+            waits=waits,
+            start=start,
+            tags=client.tags,
+            size=_size(chunk),
+        )
+
+    def _read_ssd(
+        self, chunk: ChunkRef, start: int, length: int | None, *, again: bool = False
+    ) -> memoryview | None:
+        """Read the SSD; `again`: a larger part of what it has just missed."""
+        data = self._node.tier.read(
+            chunk.id.value,
+            start,
+            length,
+            dataset=self.dataset.id,
+            tags=self._clients.of(chunk).tags,
+            size=_size(chunk),
+            told=True,
+        )
         if data is None:
-            self._node.missed(self, chunk)
+            if not again:
+                self._node.missed_bytes += _size(chunk) if length is None else length
+            self._node.missed(self, chunk.id.value)
             return None
         self._node.from_ssd_bytes += len(data)
         return data

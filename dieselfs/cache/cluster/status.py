@@ -10,10 +10,17 @@ from dataclasses import dataclass, replace
 from dieselfs.cache.cluster.peers import cluster_registry
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.topic import CacheClusterTopic
-from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.cached_chunks import NodeStatus, PolicyStatus
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
-from dieselfs.cache.wire.messages import Ping, Pong
+from dieselfs.cache.wire.messages import (
+    POLICY_VERSION,
+    Answer,
+    AskPolicy,
+    Ping,
+    PolicyReport,
+    Pong,
+)
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.errors import PeerFailed
@@ -30,6 +37,8 @@ class CacheNodeReport:
     """The part of the chunks, from 0 to 1: its weight among the nodes that answer."""
     status: NodeStatus | None
     """None: it does not answer."""
+    policy: PolicyStatus | None = None
+    """None: it is of a release that tells nothing about its cache policy."""
     trouble: str = ""
     """The reason why it does not answer."""
     answered_in_s: float = 0.0
@@ -51,14 +60,19 @@ def cluster_nodes(settings: CacheClusterSettings) -> Sequence[CacheNodeReport]:
 
     def asked(member: Member) -> CacheNodeReport:
         began = time.monotonic()
+        policy: Answer | None = None
         try:
             answer = client.ask(member, Ping())
+            took_s = time.monotonic() - began
+            if client.version(member) >= POLICY_VERSION:
+                policy = client.ask(member, AskPolicy())
         except PeerFailed as error:
             return CacheNodeReport(
-                member, 0.0, None, f"{error}; {error.hint}" if error.hint else str(error)
+                member, 0.0, None, trouble=f"{error}; {error.hint}" if error.hint else str(error)
             )
         status = answer.status if isinstance(answer, Pong) else None
-        return CacheNodeReport(member, 0.0, status, answered_in_s=time.monotonic() - began)
+        of_policy = policy.status if isinstance(policy, PolicyReport) else None
+        return CacheNodeReport(member, 0.0, status, of_policy, answered_in_s=took_s)
 
     try:
         with ThreadPoolExecutor(_AT_ONCE) as threads:

@@ -39,6 +39,36 @@ class NodeStatus:
     served_requests: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyStatus:
+    """The cache policies of a node's SSD tier. Bytes are those since the node began."""
+
+    policy: str = ""
+    """The name of the acting policy; empty: none is known."""
+    shadow: str = ""
+    """The name of the shadow policy; empty: none."""
+    hit_bytes: int = 0
+    """Bytes that the SSD served."""
+    miss_bytes: int = 0
+    """Bytes that were asked of the SSD, and that it did not have."""
+    admitted_bytes: int = 0
+    refused_bytes: int = 0
+    evicted_bytes: int = 0
+    reinserted_bytes: int = 0
+    written_bytes: int = 0
+    absorbed_bytes: int = 0
+    """Bytes that the node kept from the store: bytes sent to clients less bytes read; 0 at least.
+    """
+    shadow_admitted_bytes: int = 0
+    """Bytes that the shadow policy would have admitted."""
+    shadow_refused_bytes: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of the bytes asked of the SSD that it served."""
+        return self.hit_bytes / max(1, self.hit_bytes + self.miss_bytes)
+
+
 class CachedChunks(Protocol):
     """The chunks in a cache. Thread-safe. Views stay valid while they are referenced."""
 
@@ -105,9 +135,18 @@ class CachedRanges(CachedChunks, Protocol):
 class CountsRequests(CachedChunks, Protocol):
     """A cache that decides by its requests what it keeps."""
 
-    def requested(self, block: CacheBlock, tags: RequestTags) -> None:
-        """Take note of a request for a block, before it is answered. Never blocks or raises.
+    def requested(self, block: CacheBlock, length: int, tags: RequestTags) -> None:
+        """Take note of a request for `length` bytes of a block, before it is answered.
 
-        A request for any range of a chunk of at most 16 MiB counts as one for the chunk.
+        The block of any range in a chunk of at most 16 MiB is the chunk. Never blocks or raises.
         """
+        ...
+
+
+@runtime_checkable
+class ReportsPolicy(Protocol):
+    """A cache whose policy clients may ask about."""
+
+    def policy_status(self) -> PolicyStatus:
+        """Return the status of the cache's policies. Never blocks."""
         ...

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Final, TypeAlias, get_args
 import xxhash
 from msgspec import Meta
 
-from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.cached_chunks import NodeStatus, PolicyStatus
 from dieselfs.cache.ports.member_record import (
     MemberName,
     MemberRow,
@@ -65,8 +65,10 @@ from dieselfs.cache.wire.frame_header import (
 from dieselfs.cache.wire.messages import (
     MAX_BUCKET_BYTES,
     MAX_JOB_BYTES,
+    MAX_POLICY_BYTES,
     MAX_TAGS,
     Answer,
+    AskPolicy,
     ClientMessage,
     Data,
     Failed,
@@ -76,6 +78,7 @@ from dieselfs.cache.wire.messages import (
     NameTags,
     NotCached,
     Ping,
+    PolicyReport,
     Pong,
     ReadBlock,
     ReadChunk,
@@ -238,6 +241,11 @@ def _failed(what: str) -> Failed:
     return Failed(what)
 
 
+def _policy(policy: str, shadow: str, *counts: int) -> PolicyReport:
+    names = printable(policy, MAX_POLICY_BYTES), printable(shadow, MAX_POLICY_BYTES)
+    return PolicyReport(PolicyStatus(*names, *counts))
+
+
 _Tag: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_TAGS)]
 _Reader: TypeAlias = tuple[Decoder, Callable[..., Any]]
 _Row: TypeAlias = tuple[
@@ -259,6 +267,7 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
     ),
     (6, Leave, (MemberName,), lambda request: (checked_id(request.member),), Leave),
     (7, NameTags, (_Tag, str, Count, str, bool), _names, _name_tags),
+    (8, AskPolicy, (), lambda _: (), AskPolicy),
     (17, NotCached, (), lambda _: (), NotCached),
     (18, Failed, (Text,), lambda answer: (cut(answer.what),), _failed),
     (19, Working, (), lambda _: (), Working),
@@ -268,6 +277,7 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
         lambda *counts: Pong(NodeStatus(*counts)),
     ),
     (21, Members, (str, str, str, bytes, bytes), member_columns, members_of),
+    (22, PolicyReport, (str, str, *(Count,) * 10), lambda answer: astuple(answer.status), _policy),
 )
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.cached_chunks import NodeStatus, PolicyStatus
 from dieselfs.cache.ports.member_record import printable
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.request_tags import RequestTags
@@ -28,6 +28,8 @@ PROTOCOL_VERSION: Final = 2
 """The newest version that this release speaks."""
 TAGS_VERSION: Final = 2
 """The version from which on requests may carry tags."""
+POLICY_VERSION: Final = 2
+"""The version from which on a server may be asked for its cache policy."""
 MAX_RANGES: Final = 512
 """Ranges in one request: as many as one gathered send takes (IOV_MAX is 1,024)."""
 MAX_RANGES_BYTES: Final = 8 << 20
@@ -38,6 +40,7 @@ MAX_TAGS: Final = 2048
 """The tags that a connection has named at most: 2.6 MB of names in all."""
 MAX_JOB_BYTES: Final = 255
 MAX_BUCKET_BYTES: Final = 1024
+MAX_POLICY_BYTES: Final = 64
 
 
 class ReadFile(NamedTuple):
@@ -110,6 +113,11 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPolicy:
+    """A request for the status of a cache node's policies. The answer is `PolicyReport`."""
+
+
+@dataclass(frozen=True, slots=True)
 class NameTags:
     """A message that gives a number to tags, and has no answer.
 
@@ -133,7 +141,7 @@ def _sendable(name: str, limit: int) -> str:
         return ""
 
 
-Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock | Ping | Join | Leave
+Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock | Ping | Join | Leave | AskPolicy
 """A message that has an answer."""
 ClientMessage: TypeAlias = Request | NameTags
 
@@ -183,4 +191,11 @@ class Members:
     members: tuple[Member, ...]
 
 
-Answer: TypeAlias = Data | NotCached | Failed | Working | Pong | Members
+@dataclass(frozen=True, slots=True)
+class PolicyReport:
+    """The answer to `AskPolicy`."""
+
+    status: PolicyStatus
+
+
+Answer: TypeAlias = Data | NotCached | Failed | Working | Pong | Members | PolicyReport

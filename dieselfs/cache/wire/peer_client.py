@@ -99,6 +99,12 @@ class PeerClient:
             connection = self._connect(link, member)
         return connection
 
+    def version(self, member: Member) -> int:
+        """Return the protocol's version in which the member was last spoken to; 0: never."""
+        link = self._links.get(member.id)
+        connection = None if link is None else link.connection
+        return 0 if connection is None else connection.version
+
     @property
     def connected(self) -> int:
         """The number of connections that were made since this client began."""

@@ -35,8 +35,10 @@ from dieselfs.cache.wire.frames import (
 )
 from dieselfs.cache.wire.handshake import NONCE_BYTES, ClientHandshake
 from dieselfs.cache.wire.messages import (
+    PROTOCOL_VERSION,
     TAGS_VERSION,
     Answer,
+    AskPolicy,
     Data,
     Failed,
     Join,
@@ -44,6 +46,7 @@ from dieselfs.cache.wire.messages import (
     Members,
     NotCached,
     Ping,
+    PolicyReport,
     Pong,
     ReadBlock,
     ReadChunk,
@@ -78,6 +81,7 @@ _ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
     Ping: frozenset((Pong, Failed)),
     Join: frozenset((Members, Failed)),
     Leave: frozenset((Members, Failed)),
+    AskPolicy: frozenset((PolicyReport, Failed)),
 }
 
 
@@ -121,12 +125,18 @@ class PeerConnection:
     """
 
     def __init__(
-        self, runtime: Runtime, stream: Stream, peer: str, tags: TagNumbers | None = None
+        self,
+        runtime: Runtime,
+        stream: Stream,
+        peer: str,
+        version: int = PROTOCOL_VERSION,
+        tags_of: TagsOf | None = None,
     ) -> None:
         """`stream` has completed its handshake. `peer` describes the peer in messages to people.
 
-        Requests carry tags if the connection has numbers for them.
+        Requests carry the tags that `tags_of` gives, unless the version has none.
         """
+        self.version: Final = version
         self._runtime = runtime
         self._stream = stream
         self._frames = FrameReceiver(stream)
@@ -135,7 +145,7 @@ class PeerConnection:
         """Used by the thread that reads."""
         self._numbers = count(1)
         self._sending = runtime.lock()
-        self._tags = tags
+        self._tags = None if tags_of is None or version < TAGS_VERSION else TagNumbers(tags_of)
         """Used by the thread that sends."""
         self._reading = runtime.lock()
         """Held by the thread that reads. No thread waits for it: see `_sleep`."""
@@ -385,8 +395,7 @@ def connect(
 ) -> PeerConnection:
     """Connect, and return the connection once both sides have proved to be of the task.
 
-    Requests carry the tags that `tags_of` gives, unless the server's version has none. Raises
-    `PeerFailed` within about 2 s, `PeerRefused`.
+    Raises `PeerFailed` within about 2 s, `PeerRefused`.
     """
     peer = f"peer {member.id} at {member.address}"
     try:
@@ -404,9 +413,7 @@ def connect(
     except BaseException:
         stream.close()
         raise
-    if tags_of is None or version < TAGS_VERSION:
-        return PeerConnection(runtime, stream, peer)
-    return PeerConnection(runtime, stream, peer, TagNumbers(tags_of))
+    return PeerConnection(runtime, stream, peer, version, tags_of)
 
 
 def shake_hands(

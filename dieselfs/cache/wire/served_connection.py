@@ -13,8 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
+
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.cached_chunks import CachedChunks, CountsRequests, NodeStatus
+from dieselfs.cache.ports.cached_chunks import (
+    CachedChunks,
+    CountsRequests,
+    NodeStatus,
+    ReportsPolicy,
+)
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.ports.runtime import Runtime, Stream
 from dieselfs.cache.wire.cached_ranges import OutOfRange, Read, cached_ranges, missing_blocks
@@ -24,6 +31,7 @@ from dieselfs.cache.wire.frames import decode_request, encode_answer
 from dieselfs.cache.wire.messages import (
     PROTOCOL_VERSION,
     Answer,
+    AskPolicy,
     Data,
     Failed,
     Join,
@@ -32,6 +40,7 @@ from dieselfs.cache.wire.messages import (
     NameTags,
     NotCached,
     Ping,
+    PolicyReport,
     Pong,
     ReadBlock,
     ReadFile,
@@ -148,11 +157,13 @@ class ServedConnection:
         """Report each chunk of a request with its tags. Raises `BadFrame` for unknown tags."""
         if isinstance(read, ReadRanges):
             tags = self._tags.of(read.tags, len(read.chunks))
-            for chunk, tag in zip(read.chunks, tags, strict=True):
-                counting.requested(CacheBlock(chunk), tag)
+            lengths = np.bincount(read.which, read.length, len(read.chunks)).tolist()
+            for chunk, length, tag in zip(read.chunks, lengths, tags, strict=True):
+                counting.requested(CacheBlock(chunk), int(length), tag)
             return
         block = read.block if isinstance(read, ReadBlock) else CacheBlock(read.chunk)
-        counting.requested(block, self._tags.of(read.tags, 1)[0])
+        length = read.length if isinstance(read, ReadFile) else block.length
+        counting.requested(block, length, self._tags.of(read.tags, 1)[0])
 
     def finish(self, number: int, request: Request, failure: Answer | None) -> None:
         """See `WaitingClient`."""
@@ -201,6 +212,8 @@ class ServedConnection:
                     answer, parts = _DATA, found
             elif isinstance(request, Ping):
                 answer = Pong(self._service.status())
+            elif isinstance(request, AskPolicy):
+                answer = self._policy()
             else:
                 answer = self._enroll(request)
         except Exception as error:
@@ -230,6 +243,11 @@ class ServedConnection:
             return True
         self._slow.discard(number)
         return False
+
+    def _policy(self) -> Answer:
+        if not isinstance(self.cached, ReportsPolicy):
+            return Failed("this node has no cache policy")
+        return PolicyReport(self.cached.policy_status())
 
     def _enroll(self, request: Join | Leave) -> Answer:
         member_list = self._service.member_list

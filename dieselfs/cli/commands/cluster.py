@@ -15,10 +15,11 @@ from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
     from dieselfs.cache.cluster.status import CacheNodeReport
+    from dieselfs.cache.ports.cached_chunks import PolicyStatus
 
 _HEADINGS: Final = (
     *("NODE", "SHARE", "SSD", "USED", "SERVED", "REQUESTS", "FROM SSD", "FROM STORE"),
-    "STATE",
+    *("POLICY", "HITS", "ABSORBED", "STATE"),
 )
 
 
@@ -34,7 +35,10 @@ _HEADINGS: Final = (
 def cluster(
     context: CommandContext, cache_cluster: str | None, cache_cluster_secret_file: str | None
 ) -> int:
-    """Show the cache nodes of a cache cluster: shares, SSDs, and bytes served by source.
+    """Show the cache nodes of a cache cluster: shares, SSDs, bytes by source, and cache policies.
+
+    HITS is the part of the bytes asked of the SSD that it had. ABSORBED is what the node kept from
+    the store: bytes sent to clients less bytes read. So the policies of two nodes can be compared.
 
     The argument, DIESELFS_CACHE_CLUSTER or the profile names the cache cluster, as for a mount. The
     exit code is 6 if a node does not answer, or if there are no nodes.
@@ -57,7 +61,7 @@ def cluster(
         _HEADINGS,
         [_row(node, output) for node in nodes],
         map(_record, nodes),
-        expendable=["REQUESTS", "SHARE", "USED", "FROM STORE"],
+        expendable=["REQUESTS", "SHARE", "USED", "FROM STORE", "FROM SSD"],
     )
     if not nodes and not output.json:
         output.note(
@@ -87,13 +91,36 @@ def _record(node: CacheNodeReport) -> dict[str, Any]:
         "from_ssd_bytes": status.from_peers_bytes,
         "from_store_bytes": status.from_store_bytes,
         **picked(status, "share_bytes share_cached_bytes"),
+        "policy": None if node.policy is None else _policy_record(node.policy),
     }
+
+
+def _policy_record(policy: PolicyStatus) -> dict[str, Any]:
+    return {
+        "name": policy.policy,
+        "shadow": policy.shadow or None,
+        "hit_rate": round(policy.hit_rate, 4),
+        **picked(
+            policy,
+            "hit_bytes miss_bytes absorbed_bytes admitted_bytes refused_bytes evicted_bytes "
+            "reinserted_bytes written_bytes shadow_admitted_bytes shadow_refused_bytes",
+        ),
+    }
+
+
+def _policy_cells(policy: PolicyStatus | None, output: Output) -> list[str]:
+    if policy is None:
+        return [""] * 3
+    shadow = f" ({policy.shadow} in shadow)" if policy.shadow else ""
+    has_reads = policy.hit_bytes or policy.miss_bytes
+    hits = f"{policy.hit_rate:.1%}" if has_reads else ""
+    return [policy.policy + shadow, hits, output.size(policy.absorbed_bytes)]
 
 
 def _row(node: CacheNodeReport, output: Output) -> list[str]:
     status = node.status
     if status is None:
-        return [node.member.id, *[""] * 7, node.trouble or "does not answer"]
+        return [node.member.id, *[""] * 10, node.trouble or "does not answer"]
     sizes = (status.budget_bytes, status.cached_bytes)
     state = f"answers in {node.answered_in_s * 1e3:.1f} ms"
     if status.share_cached_bytes < status.share_bytes:
@@ -107,5 +134,6 @@ def _row(node: CacheNodeReport, output: Output) -> list[str]:
         str(status.served_requests),
         output.size(status.from_peers_bytes),
         output.size(status.from_store_bytes),
+        *_policy_cells(node.policy, output),
         state if status.budget_bytes else f"{state}, its SSD is out of service",
     ]

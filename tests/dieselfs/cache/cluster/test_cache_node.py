@@ -22,12 +22,14 @@ from dieselfs.cache.cluster.node_settings import CacheNodeSettings
 from dieselfs.cache.cluster.status import cluster_nodes
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.cluster.store_reads import STORE_READS
+from dieselfs.cache.ports.cached_chunks import PolicyStatus
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
 from dieselfs.cache.warmup.cluster_warmup import ClusterTarget, warm_cluster
 from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up, warmth
 from dieselfs.cache.warmup.warm_up import WarmUp
+from dieselfs.cache.wire.handshake import ServerHandshake
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, RingClient
 from tests.eventually import eventually
@@ -214,6 +216,27 @@ def test_nodes_that_warm_their_ssds_through_a_ring_read_the_store_once(
             shared_tier(settings).close()
             through.close()
         assert dataset.from_store_bytes() - before == client.object_bytes
+
+
+def test_the_policies_of_nodes_can_be_compared(
+    dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
+        first = client.chunks[0]
+        size = first.head_bytes + first.payload_bytes
+        for _ in range(3):
+            client.source.whole(first)
+        assert node.tier.wait_until_written(60)
+        forget_what_was_read(node)
+        client.source.whole(first)
+        [shown] = cluster_nodes(client.settings)
+        assert shown.policy == PolicyStatus(
+            "lru", hit_bytes=size, miss_bytes=size, written_bytes=size, absorbed_bytes=3 * size
+        )
+        assert shown.policy.hit_rate == 0.5
+        monkeypatch.setattr(ServerHandshake, "newest", 1)
+        [shown] = cluster_nodes(client.settings)
+        assert (shown.policy, shown.status is not None) == (None, True)
 
 
 def test_a_dataset_is_named_on_the_ssd(dataset: PeerDataset, tmp_path: Path) -> None:

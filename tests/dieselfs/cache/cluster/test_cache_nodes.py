@@ -211,6 +211,7 @@ def test_what_the_ring_shows_of_itself(
     assert [node["node"] for node in nodes] == sorted(str(node.address) for node in three)
     assert all(node["share"] == pytest.approx(1 / 3, abs=0.001) for node in nodes)
     assert {node["ssd_bytes"] for node in nodes} == {256 << 20}
+    assert {node["policy"]["name"] for node in nodes} == {"lru"}
 
 
 def test_a_node_that_stops_or_dies_costs_reads_of_the_store(

@@ -16,7 +16,11 @@ import pytest
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
-from chunkstore.ssd.admission import RejectFirst
+from chunkstore.ssd.admission import AdmitAll, RejectFirst
+from chunkstore.ssd.policies.baselines import AdmitEverything
+from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
@@ -26,6 +30,7 @@ from dieselfs.cache.cluster.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cache.cluster.store_reads import StoreReads
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import CachedRanges, NodeStatus
+from dieselfs.cache.ports.request_tags import NO_TAGS, RequestTags
 from dieselfs.cache.wire.cached_ranges import cached_ranges, missing_blocks
 from dieselfs.cache.wire.messages import Answer, ReadChunk, ReadFile, ReadRanges, Request
 from dieselfs.cache.wire.os_runtime import OperatingSystem
@@ -373,3 +378,106 @@ def test_who_has_waited_for_a_chunk_is_answered_though_memory_has_no_room(tier: 
     assert answers == [(None, True)] * 2
     for thread in slow.close():
         assert thread.join(60)
+
+
+class ToldPolicy(AdmitEverything):
+    """It notes what it is told, and admits one bucket."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, int]] = []
+
+    def requested(self, job: str, bucket: Bucket, key: int, length: int) -> None:
+        self.told.append((job, bucket, length))
+
+    def admits(self, bucket: Bucket, key: int, length: int, evicts_at: float | None = None) -> bool:
+        return bucket == "good"
+
+
+class TestPolicy:
+    """Requests with tags, and a tier with a cache policy."""
+
+    @pytest.fixture
+    def policy(self, tier: SsdTier) -> ToldPolicy:
+        policy = ToldPolicy()
+        tier.runner = PolicyRunner(
+            PolicyChoice("historic"),
+            AdmitAll(),
+            now=lambda: 0.0,
+            policies=lambda settings, history=None: policy,
+        )
+        return policy
+
+    def ask(self, node: Node, tags: RequestTags, length: int = 1000) -> None:
+        """One range of a chunk, as a connection asks for it."""
+        ref = node.refs[0]
+        block = CacheBlock(ref, FileExtent(ref, 0, length, 0))
+        node.chunks.requested(CacheBlock(ref), length, tags)
+        if node.chunks.payload(ref.id) is None and node.chunks.block(block) is None:
+            node.chunks.load(block)
+
+    def test_all_requests_are_told_and_the_ssd_counts_its_own(
+        self, tier: SsdTier, policy: ToldPolicy
+    ) -> None:
+        node, size = Node(tier), 0
+        ref = node.refs[0]
+        size = ref.head_bytes + ref.payload_bytes
+        for job in ("a", "b"):
+            self.ask(node, RequestTags(job, 1, "good"))
+        self.ask(node, NO_TAGS, ref.payload_bytes)
+        assert policy.told == [("a", "good", size), ("b", "good", size), ("", DATASET.name, size)]
+        assert tier.runner is not None
+        rows = tier.runner.counts.all()
+        assert {row.job for row in rows} == {"a"}, "memory has answered the others"
+        [counts] = rows.values()
+        assert counts.admitted_bytes == size
+        assert counts.filled_bytes == size - 1000
+        assert counts.hit_bytes == 0
+        assert node.parts.missed_bytes == 1000
+
+    def test_the_bucket_of_the_request_decides_before_the_store_is_read(
+        self, tier: SsdTier, policy: ToldPolicy
+    ) -> None:
+        node = Node(tier)
+        for tags in (RequestTags("a", 1, "bad"), NO_TAGS):
+            with pytest.raises(CacheFull):
+                self.ask(node, tags)
+        assert node.store.gets == []
+        self.ask(node, RequestTags("b", 1, "good"))
+        assert len(node.store.gets) == 1
+        assert tier.wait_until_written(30)
+        assert tier.statistics().written_bytes > 0
+
+    def test_what_its_client_calls_not_worth_caching_is_not_kept(
+        self, tier: SsdTier, policy: ToldPolicy
+    ) -> None:
+        node = Node(tier)
+        ref = node.refs[0]
+        unwanted = RequestTags("a", 1, "good", may_keep=False)
+        with pytest.raises(CacheFull):
+            self.ask(node, unwanted)
+        node.chunks.load(CacheBlock(ref))  # a whole chunk passes through, for all who ask now
+        assert tier.wait_until_written(30)
+        assert (tier.statistics().written_bytes, policy.told) == (0, [])
+        node.memory.__init__(64 << 20)  # type: ignore[misc]
+        self.ask(node, unwanted._replace(may_keep=True))
+        assert tier.wait_until_written(30)
+        assert tier.statistics().written_bytes > 0
+
+    def test_also_without_a_policy(self, tier: SsdTier) -> None:
+        node = Node(tier)
+        with pytest.raises(CacheFull):
+            self.ask(node, RequestTags(may_keep=False))
+        self.ask(node, NO_TAGS)
+        assert len(node.store.gets) == 1
+
+    def test_a_policy_that_fails_costs_nobody_a_read(
+        self, tier: SsdTier, policy: ToldPolicy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fails(*_: object) -> bool:
+            raise RuntimeError("broken")
+
+        policy.requested = policy.admits = fails  # type: ignore[assignment, method-assign]
+        node = Node(tier)
+        self.ask(node, RequestTags("a", 1, "good"))
+        assert len(node.store.gets) == 1
+        assert "the cache policy historic failed" in caplog.text

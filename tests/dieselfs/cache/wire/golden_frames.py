@@ -13,7 +13,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.cached_chunks import NodeStatus, PolicyStatus
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.request_tags import RequestTags
 from dieselfs.cache.ports.runtime import PeerAddress
@@ -22,6 +22,7 @@ from dieselfs.cache.wire.frames import encode_answer, encode_request
 from dieselfs.cache.wire.handshake import ClientHandshake, ServerHandshake
 from dieselfs.cache.wire.messages import (
     Answer,
+    AskPolicy,
     ClientMessage,
     Data,
     Failed,
@@ -31,6 +32,7 @@ from dieselfs.cache.wire.messages import (
     NameTags,
     NotCached,
     Ping,
+    PolicyReport,
     Pong,
     ReadBlock,
     ReadChunk,
@@ -64,8 +66,12 @@ TAGGED: Final[dict[str, ClientMessage]] = {
     "ReadRanges with tags": replace(RANGES, tags=(7, 2047)),
     "ReadChunk with tags": ReadChunk(CHUNK, False, (7,)),
     "ReadBlock with tags": ReadBlock(BLOCK, True, (7,)),
+    "AskPolicy": AskPolicy(),
 }
-"""The messages of version 2."""
+"""The messages to a server of version 2."""
+REPORT: Final = PolicyReport(
+    PolicyStatus("next-use", "lru", 1 << 34, 1 << 33, 1 << 32, 1 << 31, 5, 6, 7, 1 << 35, 9, 10)
+)
 REQUESTS: Final[dict[str, Request]] = {
     "ReadFile": ReadFile(CHUNK, 4096, 110_000, True),
     "ReadRanges": RANGES,
@@ -147,4 +153,4 @@ def golden_frames() -> dict[str, bytes]:
 def golden_frames_of_version_2() -> dict[str, bytes]:
     """Frames that version 1 does not have. The others are the same in both."""
     messages = {name: encode_request(NUMBER, message) for name, message in TAGGED.items()}
-    return messages | session(client(), server())
+    return messages | {"PolicyReport": encode_answer(NUMBER, REPORT)} | session(client(), server())

@@ -34,7 +34,13 @@ from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.cache.wire.peer_connection import shake_hands
 from dieselfs.cache.wire.peer_server import PeerServer
-from tests.dieselfs.cache.peers.plain_chunks import PlainChunks, chunk, content, large_block
+from tests.dieselfs.cache.peers.plain_chunks import (
+    CHUNK_BYTES,
+    PlainChunks,
+    chunk,
+    content,
+    large_block,
+)
 from tests.dieselfs.cache.peers.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -131,10 +137,10 @@ class CountedChunks(PlainChunks):
 
     def __init__(self, *chunks: ChunkRef) -> None:
         super().__init__(chunks)
-        self.seen: list[tuple[str, RequestTags]] = []
+        self.seen: list[tuple[str, int, RequestTags]] = []
 
-    def requested(self, block: CacheBlock, tags: RequestTags) -> None:
-        self.seen.append((block.name, tags))
+    def requested(self, block: CacheBlock, length: int, tags: RequestTags) -> None:
+        self.seen.append((block.name, length, tags))
 
 
 CACHED, OTHER = chunk(1), chunk(2)
@@ -181,8 +187,8 @@ def test_each_chunk_of_a_request_is_reported_with_its_tags(
     names = str(CACHED.id), str(OTHER.id)
     large = RequestTags("job", 4, f"b{block.chunk.id.value[-1]}")
     assert counted.seen == [
-        *((names[0], one), (names[1], two), (names[1], two), (names[0], one)),
-        (block.name, large),
+        *((names[0], 5, one), (names[1], CHUNK_BYTES, two), (names[1], 1, two), (names[0], 1, one)),
+        (block.name, 5000, large),
     ]
 
 
@@ -194,7 +200,7 @@ def test_a_side_of_version_1_is_served_and_serves(
     answer = ask(ReadFile(CACHED, 3, 500, True))
     assert isinstance(answer, Data)
     assert answer.bulk == content(CACHED)[3:503]
-    assert counted.seen == [(str(CACHED.id), NO_TAGS)]
+    assert counted.seen == [(str(CACHED.id), 500, NO_TAGS)]
 
 
 @pytest.mark.parametrize(

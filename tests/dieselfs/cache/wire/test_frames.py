@@ -69,6 +69,7 @@ from tests.dieselfs.cache.wire.golden_frames import (
     NODE,
     NUMBER,
     RANGES,
+    REPORT,
     REQUESTS,
     TAGGED,
     TAGS,
@@ -156,6 +157,10 @@ def test_a_request_is_heard_as_it_was_said(name: str) -> None:
 def test_an_answer_is_heard_as_it_was_said(name: str) -> None:
     answer, bulk = ANSWERS[name]
     assert heard_answer(encode_answer(NUMBER, answer, len(bulk)), bulk) == (NUMBER, answer)
+
+
+def test_a_report_of_a_policy_is_heard_as_it_was_said() -> None:
+    assert heard_answer(encode_answer(NUMBER, REPORT)) == (NUMBER, REPORT)
 
 
 def test_bulk_is_not_copied() -> None:
@@ -469,6 +474,12 @@ BAD_ANSWERS: dict[str, tuple[bytes, int]] = {
     "a pong of flags": said(20, *[True] * 9),
     "a pong below zero": said(20, *[0] * 8, -1),
     "a pong above all": said(20, *[0] * 8, 1 << 63),
+    "a policy with a long name": said(22, "x" * 65, "", *[0] * 10),
+    "a policy of two lines": said(22, "a\nb", "", *[0] * 10),
+    "a policy without a name": said(22, None, "", *[0] * 10),
+    "a policy of too few counts": said(22, "lru", "", *[0] * 9),
+    "a policy below zero": said(22, "lru", "", *[0] * 9, -1),
+    "a policy with a float": said(22, "lru", "", *[0] * 9, 0.5),
     "texts of no members": said(21, "a", "", "", b"", b""),
     "fewer ids": said(21, "a", "h\nh", "\n", b"\1\0" * 2, b"\1" * 16),
     "fewer weights": said(21, "a\nb", "h\nh", "\n", b"\1\0" * 2, b"\1" * 8),
