@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
+from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.cluster.options import configured_cluster
@@ -90,30 +91,32 @@ class ReadStack:
         store: ObjectStore,
         settings: ReadSettings,
         expected: ExpectedFiles,
+        tags: ReaderTags | None = None,
     ) -> None:
         """Build the parts below node memory; chunks are verified against `expected`.
 
-        Costs no request. Snapshots may be added to `expected` later.
+        Costs no request. Snapshots may be added to `expected` later. `tags` tell cache policies, of
+        the SSD tier and of cache nodes, for which job this process reads.
         """
-        self._dataset, self._settings = dataset, settings
+        self._dataset, self._settings, self._tags = dataset, settings, tags
         self.folder = settings.folder(dataset)
-        self._below_ssd = below_ssd(store, dataset, settings, expected)
+        self._below_ssd = below_ssd(store, dataset, settings, expected, tags)
         self.source, self._cluster_source = self._make_source(expected)
         self._warm_up: BackgroundWarmUp | None = None
 
     def _make_source(self, expected: ExpectedFiles) -> tuple[VerifiedSource, PeerSource | None]:
         """Return the source below node memory, and the part of it that asks a cache cluster."""
-        dataset, store = self._dataset, self._below_ssd
+        dataset, store, tags = self._dataset, self._below_ssd, self._tags
         ssd, cluster = self._settings.ssd, self._settings.cache_cluster
         if ssd is not None:
             store_of_cluster = store.source if isinstance(store, CacheClusterStore) else None
-            tiered = TieredStore(store, dataset, shared_tier(ssd), expected.object_bytes)
+            tiered = TieredStore(store, dataset, shared_tier(ssd), expected.object_bytes, tags)
             return ChunkReader(tiered, dataset, expected), store_of_cluster
         reader = ChunkReader(store, dataset, expected)
         if cluster is None:
             return reader, None
         # Without an SSD in front, a cluster is asked for many files by one message a node.
-        source = PeerSource(reader, CacheClusterPeers(cluster, dataset))
+        source = PeerSource(reader, CacheClusterPeers(cluster, dataset, tags))
         return source, source
 
     def open_memory(self, *, lead: bool = False, join: bool = True) -> NodeMemory:
@@ -173,7 +176,11 @@ def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
 
 
 def below_ssd(
-    store: ObjectStore, dataset: DatasetRef, settings: ReadSettings, known: ExpectedFiles
+    store: ObjectStore,
+    dataset: DatasetRef,
+    settings: ReadSettings,
+    known: ExpectedFiles,
+    tags: ReaderTags | None = None,
 ) -> ObjectStore:
     """Return the store from which an SSD tier is filled: the store, through a cluster if any.
 
@@ -181,4 +188,4 @@ def below_ssd(
     """
     if settings.ssd is None or settings.cache_cluster is None:
         return store
-    return CacheClusterStore(store, dataset, known, settings.cache_cluster)
+    return CacheClusterStore(store, dataset, known, settings.cache_cluster, tags)

@@ -11,8 +11,13 @@ import pytest
 
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_runner import Observed, PolicyRequest
+from chunkstore.ssd.reader_tags import OneBucket, ReaderTags
 from dieselfs.cache.cluster.cache_node import CacheNode
 from dieselfs.cache.cluster.node_settings import CacheNodeSettings
+from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.ports.peer_settings import StaticPeers
@@ -49,7 +54,7 @@ def node(dataset: PeerDataset, tmp_path: Path) -> Iterator[CacheNode]:
     settings = CacheNodeSettings(
         "r",
         TaskSecret(SECRET.encode()),
-        SsdSettings(tmp_path / "node", 128 * MIB),
+        SsdSettings(tmp_path / "node", 128 * MIB, choice=PolicyChoice(shadow="historic")),
         PeerAddress("127.0.0.1", free_port()),
     )
     with CacheNode(settings, SharedDisk(dataset.disk)) as found:
@@ -58,7 +63,11 @@ def node(dataset: PeerDataset, tmp_path: Path) -> Iterator[CacheNode]:
 
 
 def stack_of(
-    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, ssd: Path | None
+    dataset: PeerDataset,
+    snapshot: Snapshot,
+    node: CacheNode,
+    ssd: Path | None,
+    tags: ReaderTags | None = None,
 ) -> ReadStack:
     settings = ReadSettings(
         ssd=None if ssd is None else SsdSettings(ssd, 64 * MIB),
@@ -69,7 +78,7 @@ def stack_of(
     if settings.ssd is not None:
         assert shared_tier(settings.ssd).wait_until_open(60)
     disk = SharedDisk(dataset.disk)
-    return ReadStack(snapshot.dataset, disk, settings, ExpectedFiles(snapshot))
+    return ReadStack(snapshot.dataset, disk, settings, ExpectedFiles(snapshot), tags)
 
 
 def files_of(snapshot: Snapshot) -> list[int]:
@@ -93,6 +102,35 @@ def test_files_and_chunks_come_through_the_cluster_and_not_from_the_store(
     assert cluster is not None
     assert cluster.bytes_from_store == 0
     assert cluster.bytes_from_nodes >= dataset.bytes
+
+
+@pytest.mark.parametrize("with_ssd", [True, False])
+def test_nodes_learn_for_whom_a_process_reads(
+    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, tmp_path: Path, with_ssd: bool
+) -> None:
+    assert node.tier.runner is not None
+    observed: list[Observed] = []
+    node.tier.runner.observe = observed.append
+    tags = ReaderTags(OneBucket(Bucket("train")), "resnet")
+    stack = stack_of(dataset, snapshot, node, tmp_path / "own" if with_ssd else None, tags)
+    for number in range(2):
+        tags.epoch = number
+        stack.source.payload(snapshot.chunk(number))
+    requests = [one for one in observed if isinstance(one, PolicyRequest)]
+    assert [(one.job, one.epoch, one.bucket) for one in requests] == [
+        ("resnet", 0, "train"),
+        ("resnet", 1, "train"),
+    ]
+    rows = node.tier.runner.counts.all().items()
+    assert {row.job for row, counts in rows if counts.miss_bytes} == {"resnet"}
+
+
+def test_tags_travel_to_other_processes(dataset: PeerDataset, snapshot: Snapshot) -> None:
+    cluster = CacheClusterSettings("r", TaskSecret(SECRET.encode()), StaticPeers(()))
+    tags = ReaderTags(OneBucket(Bucket("train")), "resnet", 3)
+    peers = CacheClusterPeers(cluster, snapshot.dataset, tags)
+    *_, sent = pickle.loads(pickle.dumps(peers))._arguments
+    assert sent == tags
 
 
 def test_a_read_of_one_file_brings_its_chunk_to_the_own_ssd(

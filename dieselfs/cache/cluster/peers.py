@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.ssd.reader_tags import ReaderTags
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.membership.breakers import Breakers
@@ -23,6 +25,7 @@ from dieselfs.cache.membership.registry import MembershipRegistry, StaticRegistr
 from dieselfs.cache.peers.task_peers import Peers
 from dieselfs.cache.ports.members import Member, View
 from dieselfs.cache.ports.peer_settings import StaticPeers
+from dieselfs.cache.ports.request_tags import RequestTags, TagsOf
 from dieselfs.cache.ports.runtime import PeerAddress, Runtime
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
@@ -40,8 +43,11 @@ class CacheClusterPeers:
     A forked child has connections, pings and breakers of its own. It pickles to its arguments.
     """
 
-    def __init__(self, settings: CacheClusterSettings, dataset: DatasetRef) -> None:
-        self._settings, self._dataset = settings, dataset
+    def __init__(
+        self, settings: CacheClusterSettings, dataset: DatasetRef, tags: ReaderTags | None = None
+    ) -> None:
+        """`tags` tell the nodes' cache policies for which job this process reads."""
+        self._arguments = settings, dataset, tags
         self._joining: threading.Lock
         self._joined: _Joined | None
         self._peers: Peers | None
@@ -49,7 +55,7 @@ class CacheClusterPeers:
         renew_now_and_after_fork(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CacheClusterPeers, (self._settings, self._dataset)
+        return CacheClusterPeers, self._arguments
 
     def renew(self) -> None:
         """Start again in a forked child, which has no threads of its parent."""
@@ -88,7 +94,7 @@ class CacheClusterPeers:
     def _join(self) -> _Joined:
         with self._joining:
             if self._joined is None:
-                joined = _Joined(self._settings, self._dataset)
+                joined = _Joined(*self._arguments)
                 self._end = weakref.finalize(self, joined.close)
                 self._end.atexit = False  # threads end with the process
                 joined.wait_for_first_look()
@@ -99,11 +105,14 @@ class CacheClusterPeers:
 class _Joined:
     """One process's part in a cache cluster, while it has one."""
 
-    def __init__(self, settings: CacheClusterSettings, dataset: DatasetRef) -> None:
+    def __init__(
+        self, settings: CacheClusterSettings, dataset: DatasetRef, tags: ReaderTags | None
+    ) -> None:
         self.runtime: Runtime = OperatingSystem()
         me = Member(f"client/{os.getpid()}", PeerAddress("client", 1), 0)
         topic = str(CacheClusterTopic(settings.name, dataset))
-        self.client = PeerClient(self.runtime, settings.secret, topic, me.id)
+        tags_of = None if tags is None else request_tags(tags)
+        self.client = PeerClient(self.runtime, settings.secret, topic, me.id, tags_of)
         self.board = _Board()
         self.breakers = Breakers(self.runtime.now)
         registry = cluster_registry(settings)
@@ -141,6 +150,15 @@ class _Board:
 
     def current(self) -> View | None:
         return self._view
+
+
+def request_tags(tags: ReaderTags) -> TagsOf:
+    """Return the tags of a reader's requests as they are at each request."""
+
+    def of(chunk: ChunkId) -> RequestTags:
+        return RequestTags(tags.job, tags.epoch, tags.bucket_of(chunk.value))
+
+    return of
 
 
 def cluster_registry(settings: CacheClusterSettings) -> MembershipRegistry:

@@ -13,6 +13,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.object_keys import chunk_of_key
+from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
@@ -41,12 +42,16 @@ class CacheClusterStore(ReadWrapper):
         dataset: DatasetRef,
         known: ExpectedFiles,
         cache_cluster: CacheClusterSettings,
+        tags: ReaderTags | None = None,
     ) -> None:
-        """`known` gives the lengths of chunks; snapshots may be added to it later."""
+        """`known` gives the lengths of chunks; snapshots may be added to it later.
+
+        `tags` tell the nodes' cache policies for which job this process reads.
+        """
         super().__init__(store)
-        self._arguments = store, dataset, known, cache_cluster
+        self._arguments = store, dataset, known, cache_cluster, tags
         self._dataset, self._known = dataset, known
-        self._peers = CacheClusterPeers(cache_cluster, dataset)
+        self._peers = CacheClusterPeers(cache_cluster, dataset, tags)
         self.source: Final = PeerSource(ChunkReader(store, dataset, known), self._peers)
         """The source of chunks and files through the cluster, which counts them."""
         self._damaged: set[ChunkId] = set()
