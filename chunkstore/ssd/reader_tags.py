@@ -33,6 +33,11 @@ class ReaderTags:
     """The job's name; empty: the reader tells none."""
     epoch: int = 0
     """The epoch that is read now. The reader sets it; requests carry the current one."""
+    may_keep: bool = True
+    """False if what is read is not worth caching: no tier keeps it, and no policy counts it.
+
+    It is the eligibility of Tectonic-Shift's clients (§5.3).
+    """
 
 
 @dataclass(frozen=True, slots=True)

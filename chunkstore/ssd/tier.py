@@ -234,7 +234,7 @@ class SsdTier:
         except _WRONG as error:
             self._failed(error)
         runner = self.runner
-        if runner is not None:
+        if runner is not None and (tags is None or tags.may_keep):
             wanted = len(found) if length is None and found is not None else length
             asked = self._chunk_read(dataset, chunk, start, wanted, tags, size)
             (runner.looked_up if told else runner.requested)(asked, hit=found is not None)
@@ -257,7 +257,7 @@ class SsdTier:
         The SSD is then read, if at all, with `told`: one read may be for several requests.
         """
         runner = self.runner
-        if runner is not None:
+        if runner is not None and tags.may_keep:
             runner.asked(self._chunk_read(dataset, chunk, start, length, tags, size), hit=False)
 
     def store_took(self, seconds: float, length: int) -> None:
@@ -286,7 +286,9 @@ class SsdTier:
             self._not_written += 1
             return False
         runner = self.runner
-        if runner is None:
+        if tags is not None and not tags.may_keep:
+            admitted = False
+        elif runner is None:
             admitted = self.admission.admits(dataset, chunk)
         else:
             asked = self._chunk_read(dataset, chunk, start, None, tags, size)

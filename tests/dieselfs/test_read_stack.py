@@ -121,6 +121,12 @@ def test_nodes_learn_for_whom_a_process_reads(
         ("resnet", 0, "train"),
         ("resnet", 1, "train"),
     ]
+    tags.may_keep = False
+    stack.source.payload(snapshot.chunk(2))
+    assert len([one for one in observed if isinstance(one, PolicyRequest)]) == 2
+    assert node.tier.wait_until_written(60)
+    sizes = [ref.head_bytes + ref.payload_bytes for ref in map(snapshot.chunk, range(2))]
+    assert node.tier.statistics().written_bytes == sum(sizes)
     rows = node.tier.runner.counts.all().items()
     assert {row.job for row, counts in rows if counts.miss_bytes} == {"resnet"}
 

@@ -7,7 +7,6 @@ clients. It counts for the one that asked last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
@@ -20,14 +19,6 @@ from dieselfs.cache.ports.request_tags import NO_TAGS, RequestTags
 _REMEMBERED: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTags:
-    """The tags of a client, for the tier."""
-
-    tags: ReaderTags
-    may_keep: bool
-
-
 class ChunkReaders:
     """The last client of each chunk of one dataset. Thread-safe."""
 
@@ -35,8 +26,8 @@ class ChunkReaders:
         self._dataset, self._tier = dataset, tier
         self._bucket = by_dataset(Tags(dataset.name))
         self._nobody = self._made(NO_TAGS)
-        self._clients: dict[RequestTags, ClientTags] = {}
-        self._last: dict[bytes, ClientTags] = {}
+        self._clients: dict[RequestTags, ReaderTags] = {}
+        self._last: dict[bytes, ReaderTags] = {}
         """Chunk -> client; nothing for chunks where it makes no difference."""
 
     def requested(self, chunk: ChunkRef, start: int, length: int, tags: RequestTags) -> None:
@@ -53,21 +44,20 @@ class ChunkReaders:
         if len(self._last) >= _REMEMBERED:
             self._last = {}
         self._last[id] = client
-        if tags.may_keep:
-            size = chunk.head_bytes + chunk.payload_bytes
-            wanted = size if length == chunk.payload_bytes else length
-            self._tier.asked(self._dataset.id, id, start, wanted, client.tags, size)
+        size = chunk.head_bytes + chunk.payload_bytes
+        wanted = size if length == chunk.payload_bytes else length
+        self._tier.asked(self._dataset.id, id, start, wanted, client, size)
 
-    def of(self, chunk: ChunkRef) -> ClientTags:
-        """Return the client that asked for a chunk last."""
+    def of(self, chunk: ChunkRef) -> ReaderTags:
+        """Return the tags of the client that asked for a chunk last."""
         return self._last.get(chunk.id.value, self._nobody)
 
-    def _add(self, tags: RequestTags) -> ClientTags:
+    def _add(self, tags: RequestTags) -> ReaderTags:
         if len(self._clients) >= _REMEMBERED:
             self._clients = {}
         client = self._clients[tags] = self._made(tags)
         return client
 
-    def _made(self, tags: RequestTags) -> ClientTags:
+    def _made(self, tags: RequestTags) -> ReaderTags:
         bucket = Bucket(tags.bucket) if tags.bucket else self._bucket
-        return ClientTags(ReaderTags(OneBucket(bucket), tags.job, tags.epoch), tags.may_keep)
+        return ReaderTags(OneBucket(bucket), tags.job, tags.epoch, tags.may_keep)

@@ -221,7 +221,7 @@ class DatasetChunks:
 
     def _filled(self, chunk: ChunkRef, length: int) -> None:
         """Count bytes that were read from the store for the SSD alone."""
-        tags = self._clients.of(chunk).tags
+        tags = self._clients.of(chunk)
         self._node.tier.warmed(length, dataset=self.dataset.id, chunk=chunk.id.value, tags=tags)
 
     def _whole(self, chunk: ChunkRef, part_bytes: int | None = None) -> WholeChunk:
@@ -329,13 +329,12 @@ class DatasetChunks:
 
     def _admits(self, chunk: ChunkRef, start: int = 0, *, waits: bool = False) -> bool:
         """Return whether the SSD takes what the client that asked last has missed."""
-        client = self._clients.of(chunk)
-        return client.may_keep and self._node.tier.admits(
+        return self._node.tier.admits(
             self.dataset.id,
             chunk.id.value,
             waits=waits,
             start=start,
-            tags=client.tags,
+            tags=self._clients.of(chunk),
             size=_size(chunk),
         )
 
@@ -348,7 +347,7 @@ class DatasetChunks:
             start,
             length,
             dataset=self.dataset.id,
-            tags=self._clients.of(chunk).tags,
+            tags=self._clients.of(chunk),
             size=_size(chunk),
             told=True,
         )

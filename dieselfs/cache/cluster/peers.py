@@ -156,7 +156,7 @@ def request_tags(tags: ReaderTags) -> TagsOf:
     """Return the tags of a reader's requests as they are at each request."""
 
     def of(chunk: ChunkId) -> RequestTags:
-        return RequestTags(tags.job, tags.epoch, tags.bucket_of(chunk.value))
+        return RequestTags(tags.job, tags.epoch, tags.bucket_of(chunk.value), tags.may_keep)
 
     return of
 
