@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from chunkstore.ssd.eviction import Ranking
+from chunkstore.ssd.segment_index import Region
 from chunkstore.ssd.segments import Segment
 
 REMEMBERED: Final = 1 << 20
@@ -29,6 +31,22 @@ class Reinsertion(Protocol):
 
     def stays(self, dataset: bytes, segments: Sequence[Segment]) -> Sequence[Segment]:
         """Return the segments of a reused region that are kept; they are written again."""
+        ...
+
+
+class RegionPolicy(Reinsertion, Protocol):
+    """A policy that decides which regions are evicted, and which chunks share one. Thread-safe."""
+
+    def ranking(self, otherwise: Ranking) -> Ranking:
+        """Return the order of eviction: `otherwise` if the policy predicts nothing."""
+        ...
+
+    def taken(self, region: Region, *, has_free: bool) -> None:
+        """Take note that a region was taken for filling; `has_free`: another one is free."""
+        ...
+
+    def fill_class(self, chunk: bytes, start: int) -> int:
+        """Return to which of the dataset's open regions byte `start` of a chunk's object goes."""
         ...
 
 

@@ -22,6 +22,8 @@ class DatasetLimits:
 
 LimitsOf = Callable[[bytes], DatasetLimits]
 """A function from a dataset's id to its limits."""
+Ranking = Callable[[Region], tuple[float, ...]]
+"""An order of eviction: the region with the least rank is evicted first."""
 
 
 def next_region(
@@ -29,14 +31,14 @@ def next_region(
     dataset: bytes,
     limits_of: LimitsOf,
     region_bytes: int,
-    order: Order,
+    ranking: Ranking,
     now: float,
     busy: Container[int] = (),
 ) -> Region | None:
     """Return the region that a dataset may fill next.
 
     A dataset at its quota reuses one of its own regions. Otherwise the choice is a free region, an
-    expired one, or the next in `order`. Return None if all others are pinned or busy, or if the
+    expired one, or the next by `ranking`. Return None if all others are pinned or busy, or if the
     quota has no room for one region.
     """
     limits = limits_of(dataset)
@@ -44,17 +46,17 @@ def next_region(
     available = [region for region in regions if region.number not in busy]
     if limits.quota_bytes is not None and (len(own) + 1) * region_bytes > limits.quota_bytes:
         own = [region for region in own if region.number not in busy]
-        return min(own, key=_rank(order), default=None)
+        return min(own, key=ranking, default=None)
     free = [region for region in available if region.state == FREE]
     if free:
         return min(free, key=lambda region: region.number)
     evictable = [region for region in available if not limits_of(region.dataset).pinned]
     over = [region for region in evictable if _is_expired(region, limits_of, now)]
-    return min(over or evictable, key=_rank(order), default=None)
+    return min(over or evictable, key=ranking, default=None)
 
 
 def above_quota(
-    regions: Sequence[Region], limits_of: LimitsOf, region_bytes: int, order: Order
+    regions: Sequence[Region], limits_of: LimitsOf, region_bytes: int, ranking: Ranking
 ) -> list[Region]:
     """Return the regions that exceed a quota that was lowered, the next to evict first."""
     cached: dict[bytes, list[Region]] = {}
@@ -66,7 +68,7 @@ def above_quota(
         quota_bytes = limits_of(dataset).quota_bytes
         if quota_bytes is not None:
             surplus = len(own) - quota_bytes // region_bytes
-            found += sorted(own, key=_rank(order))[: max(0, surplus)]
+            found += sorted(own, key=ranking)[: max(0, surplus)]
     return found
 
 
@@ -81,7 +83,8 @@ def expired(regions: Sequence[Region], limits_of: LimitsOf, now: float) -> list[
     ]
 
 
-def _rank(order: Order) -> Callable[[Region], tuple[float, int]]:
+def ranking_by(order: Order) -> Ranking:
+    """Return the order of eviction of that name."""
     if order == "lru":
         return lambda region: (region.last_used, region.born)
     return lambda region: (0.0, region.born)

@@ -19,15 +19,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from chunkstore.ssd.admission import Admission
+from chunkstore.ssd.eviction import Ranking
 from chunkstore.ssd.guarded_policy import GuardedPolicy, MakesPolicies
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policies.naming import policy_of
 from chunkstore.ssd.policies.policy import REFRESH_S
+from chunkstore.ssd.policies.region_rank import SOON, fill_class
 from chunkstore.ssd.policies.tags import Bucket, key_of
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, CountedRows
 from chunkstore.ssd.reader_tags import ReaderTags, decided_segment
+from chunkstore.ssd.region_ranking import NextUses, RegionRanks
+from chunkstore.ssd.segment_index import Region
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
 
 WAIT_S: Final = 0.001
@@ -93,7 +100,7 @@ class _Pass:
 
 
 class PolicyRunner:
-    """The policies of one tier in one process. Thread-safe. Implements `Reinsertion`.
+    """The policies of one tier in one process. Thread-safe. Implements `RegionPolicy`.
 
     The tier's own thread calls `tend` about once a second. All others are calls of readers.
     """
@@ -130,6 +137,8 @@ class PolicyRunner:
         """What was published since the last `tend`."""
         self._publishing = threading.Lock()
         self._refreshed_at = float("-inf")
+        self._ranks: RegionRanks | None = None
+        """The ranks of regions; None: the policy predicts nothing."""
         self.counts = CountedRows()
 
     @property
@@ -242,12 +251,51 @@ class PolicyRunner:
                 self.counts.add(row, evicted_bytes=length)
         return kept
 
+    def ranking(self, otherwise: Ranking) -> Ranking:
+        """See `RegionPolicy`."""
+        ranks = self._ranks
+        return otherwise if ranks is None else ranks.ranking(otherwise)
+
+    def taken(self, region: Region, *, has_free: bool) -> None:
+        """See `RegionPolicy`."""
+        ranks = self._ranks
+        if ranks is not None:
+            ranks.taken(region, has_free=has_free)
+            self._tell(ranks)
+
+    def fill_class(self, chunk: bytes, start: int) -> int:
+        """See `RegionPolicy`."""
+        ranks = self._ranks
+        uses = None if ranks is None else self._next_uses([_key(chunk, start)])
+        if ranks is None or uses is None:
+            return SOON
+        return fill_class(float(uses[0]), self._now(), ranks.evicts_next)
+
+    def rank(self, ranked: Callable[[NextUses, float], RegionRanks | None]) -> None:
+        """Compute the ranks of regions again, by `SegmentStore.ranked`."""
+        self._ranks = ranked(self._next_uses, self._now())
+        if self._ranks is not None:
+            self._tell(self._ranks)
+
+    @property
+    def has_stale_ranks(self) -> bool:
+        """True if the ranks should be computed before the next refresh."""
+        return self._ranks is not None and self._ranks.is_stale
+
+    def _next_uses(self, keys: Sequence[int]) -> npt.NDArray[np.float64] | None:
+        with self._lock:
+            return self._acting.ask(lambda policy: policy.next_uses(keys))
+
+    def _tell(self, ranks: RegionRanks) -> None:
+        with self._lock:
+            self._acting.ask(lambda policy: policy.evicts_next(ranks.evicts_next))
+
     def change(self, choice: PolicyChoice) -> None:
         """Go on with other policies. The request history and the published jobs stay."""
         with self._lock:
             if choice != self.choice:
                 self._acting.change(choice, choice.policy)
-                self._refreshed_at = float("-inf")
+                self._refreshed_at, self._ranks = float("-inf"), None
             self.choice = choice
         with self._publishing:
             known = {reader: found for reader, (found, _) in self._published.items()}

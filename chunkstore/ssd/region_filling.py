@@ -1,6 +1,8 @@
 """The filling of regions with segments, for each dataset in regions of its own.
 
-The module chooses the next region, empties it, writes to it and closes it.
+The module chooses the next region, empties it, writes to it and closes it. A policy that predicts
+uses may fill two regions of a dataset at a time (*fill classes*), so that the chunks of a region
+can be evicted together.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from chunkstore.ssd.admission import Reinsertion
-from chunkstore.ssd.eviction import LimitsOf, next_region
+from chunkstore.ssd.admission import RegionPolicy, Reinsertion
+from chunkstore.ssd.eviction import LimitsOf, Ranking, next_region, ranking_by
 from chunkstore.ssd.region_files import Geometry, RegionFiles
 from chunkstore.ssd.region_table import PAGE_BYTES, RegionTable
 from chunkstore.ssd.release import remove
@@ -36,6 +38,14 @@ class FillingRules:
     limits_of: LimitsOf
     reinsertion: Reinsertion
     now: Callable[[], float]
+    policy: Callable[[], RegionPolicy | None] = lambda: None
+    """The policy that goes before order and reinsertion, if there is one now."""
+
+    @property
+    def ranking(self) -> Ranking:
+        """The order of eviction at present."""
+        policy, otherwise = self.policy(), ranking_by(self.order)
+        return otherwise if policy is None else policy.ranking(otherwise)
 
 
 class RegionFilling:
@@ -48,20 +58,25 @@ class RegionFilling:
     def __init__(self, files: RegionFiles, index: SegmentIndex, rules: FillingRules) -> None:
         self._files, self._index = files, index
         self._geometry = files.geometry
-        self._order, self._limits_of, self._now = rules.order, rules.limits_of, rules.now
-        self._reinsertion = rules.reinsertion
-        self._filling: dict[bytes, Filling] = {}
-        """Dataset -> the region that this process fills for it."""
+        self._rules, self._limits_of, self._now = rules, rules.limits_of, rules.now
+        self._filling: dict[tuple[bytes, int], Filling] = {}
+        """Dataset and fill class -> the region that this process fills for them."""
 
-    def append(self, dataset: bytes, segments: Sequence[tuple[Segment, memoryview]]) -> bool:
-        """Write segments of a dataset.
+    def append(
+        self, dataset: bytes, segments: Sequence[tuple[Segment, memoryview]], fill_class: int = 0
+    ) -> bool:
+        """Write segments of a dataset to its open region of a fill class.
 
         Return False if there is no room for the dataset; some of the segments may then be written.
         """
         left = list(segments)
         while left:
             self.end_above(self._files.count)
-            filling = self._filling.get(dataset) or self._begin_region(dataset)
+            filling = (
+                self._filling.get((dataset, fill_class))
+                or self._begin_region(dataset, fill_class)
+                or self._any_of(dataset)
+            )
             if filling is None:
                 return False
             count = filling.room_for([len(data) for _, data in left])
@@ -69,19 +84,23 @@ class RegionFilling:
                 self._write(filling, left[:count])
                 left = left[count:]
             if left:
-                self.end(dataset)
+                self._end(filling)
         return True
+
+    def _any_of(self, dataset: bytes) -> Filling | None:
+        """Return a region that is filled for the dataset, of any fill class."""
+        return next((of for key, of in self._filling.items() if key[0] == dataset), None)
 
     def end_idle(self) -> None:
         """Close regions without recent writes, so that they can be evicted too."""
-        for idle in [of for of, filling in self._filling.items() if self._is_idle(filling)]:
-            self.end(idle)
+        for idle in [filling for filling in self._filling.values() if self._is_idle(filling)]:
+            self._end(idle)
 
     def end_above(self, count: int) -> None:
         """Remove regions beyond `count`: another process made the budget smaller."""
-        for dataset, filling in list(self._filling.items()):
+        for filling in list(self._filling.values()):
             if filling.region.number >= count:
-                self.end(dataset)
+                self._end(filling)
                 remove(self._files, self._index, filling.region.number)
 
     def _write(self, filling: Filling, segments: Sequence[tuple[Segment, memoryview]]) -> None:
@@ -105,29 +124,29 @@ class RegionFilling:
             )
             self._index.add(filling.region, entries)
         except BaseException:
-            del self._filling[region.dataset]  # the next write tries another place
+            del self._filling[filling.key]  # the next write tries another place
             self._files.locks.release(region.number)
             raise
 
-    def _begin_region(self, dataset: bytes) -> Filling | None:
+    def _begin_region(self, dataset: bytes, fill_class: int) -> Filling | None:
         """Return the next region, emptied; its reinserted segments are written to it first."""
         self.end_idle()
-        resumed = self._resumed(dataset)
+        resumed = self._resumed(dataset, fill_class)
         if resumed is not None:
             return resumed
         try:
-            return self._begun(dataset, may_grow=True)
+            return self._begun(dataset, fill_class, may_grow=True)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             # Other users have filled the disk: regions that already have their blocks can be
             # reused.
-            filling = self._begun(dataset, may_grow=False)
+            filling = self._begun(dataset, fill_class, may_grow=False)
             if filling is None:
                 raise
             return filling
 
-    def _resumed(self, dataset: bytes) -> Filling | None:
+    def _resumed(self, dataset: bytes, fill_class: int) -> Filling | None:
         """Return a half-filled region that another process, or this one earlier, has left, or None.
 
         Otherwise a process that reads little and often would take a new region each time.
@@ -141,20 +160,20 @@ class RegionFilling:
                 and self._is_worth_resuming(region)
                 and self._files.locks.take(region.number)
             ):
-                filling = self._taken_up(region)
+                filling = self._taken_up(region, fill_class)
                 if filling is not None:
-                    self._filling[dataset] = filling
+                    self._filling[filling.key] = filling
                     return filling
                 self._files.locks.release(region.number)
         return None
 
-    def _taken_up(self, region: Region) -> Filling | None:
+    def _taken_up(self, region: Region, fill_class: int) -> Filling | None:
         """Return the region for filling, or None if it has changed; the caller holds its lock."""
         now = [found for found in self._index.regions() if found.number == region.number]
         table = self._files.table(region.number)
         if now != [region] or table is None or table.generation != region.generation:
             return None
-        filling = Filling(region, self._geometry)
+        filling = Filling(region, self._geometry, fill_class)
         filling.turn, filling.entries = table.turn, list(table.entries)
         for _, placed in table.entries:
             end = placed.offset + -(-placed.length // PAGE_BYTES) * PAGE_BYTES
@@ -175,16 +194,20 @@ class RegionFilling:
             and region.entries + _WORTH_RESUMING <= self._geometry.max_entries
         )
 
-    def _begun(self, dataset: bytes, *, may_grow: bool) -> Filling | None:
-        count = self._files.count
+    def _begun(self, dataset: bytes, fill_class: int, *, may_grow: bool) -> Filling | None:
+        count, ranking = self._files.count, self._rules.ranking
+        free = 0
 
         def choose(regions: Sequence[Region], busy: Container[int]) -> Region | None:
+            nonlocal free
+            usable = [of for of in regions if of.number < count and (may_grow or of.state != FREE)]
+            free = sum(of.state == FREE for of in usable)
             return next_region(
-                [of for of in regions if of.number < count and (may_grow or of.state != FREE)],
+                usable,
                 dataset,
                 self._limits_of,
                 self._geometry.region_bytes,
-                self._order,
+                ranking,
                 self._now(),
                 busy,
             )
@@ -206,6 +229,9 @@ class RegionFilling:
         if taken is None:
             return None
         former, region, lost = taken
+        policy = self._rules.policy()
+        if policy is not None:
+            policy.taken(former, has_free=free > (former.state == FREE))
         if region.number >= self._files.count:  # another process has just made the budget smaller
             self._files.locks.release(region.number)
             remove(self._files, self._index, region.number)
@@ -213,14 +239,14 @@ class RegionFilling:
         try:
             kept = self._kept(former.dataset, lost)
             self._files.make(region.number)
-            filling = Filling(region, self._geometry)
+            filling = Filling(region, self._geometry, fill_class)
             for filling.turn in (0, 1):  # tables of the former generation must not be trusted
                 self._files.write_table(region.number, filling.table)
         except BaseException:
             self._index.release(region.number)
             self._files.locks.release(region.number)
             raise
-        self._filling[dataset] = filling
+        self._filling[filling.key] = filling
         self._reinsert(former.dataset, kept)
         return filling
 
@@ -231,7 +257,8 @@ class RegionFilling:
         """Return the segments to reinsert, read before they are overwritten."""
         by_segment = dict(lost)
         kept = []
-        for segment in self._reinsertion.stays(dataset, list(by_segment)):
+        reinsertion = self._rules.policy() or self._rules.reinsertion
+        for segment in reinsertion.stays(dataset, list(by_segment)):
             placed = by_segment[segment]
             data = uninitialised(placed.length)
             came = self._files.read_into(data, placed.region, placed.offset)
@@ -244,17 +271,19 @@ class RegionFilling:
 
         Only as many are written as fit: no other segment is evicted for them.
         """
-        filling = self._filling.get(dataset)
+        filling = self._any_of(dataset)
         if filling is not None and kept:
             count = filling.room_for([len(data) for _, data in kept])
             if count:
                 self._write(filling, kept[:count])
 
     def end(self, dataset: bytes) -> None:
-        """Close the dataset's region here, if any; it can then be evicted or filled further."""
-        filling = self._filling.pop(dataset, None)
-        if filling is None:
-            return
+        """Close the dataset's regions here; they can then be evicted or filled further."""
+        for filling in [of for key, of in self._filling.items() if key[0] == dataset]:
+            self._end(filling)
+
+    def _end(self, filling: Filling) -> None:
+        del self._filling[filling.key]
         try:
             self._index.put_region(replace(filling.region, state=FULL))
         finally:
@@ -262,14 +291,14 @@ class RegionFilling:
 
     def end_if(self, region: Region) -> None:
         """Close the region if this process fills it."""
-        filling = self._filling.get(region.dataset)
-        if filling is not None and filling.region.number == region.number:
-            self.end(region.dataset)
+        for filling in list(self._filling.values()):
+            if filling.region.number == region.number:
+                self._end(filling)
 
     def end_all(self) -> None:
         """Close all regions that this process fills."""
-        for dataset in list(self._filling):
-            self.end(dataset)
+        for filling in list(self._filling.values()):
+            self._end(filling)
 
     def give_up(self) -> None:
         """Abandon all regions without access to files and index, which may be out of reach."""
@@ -281,8 +310,9 @@ class RegionFilling:
 class Filling:
     """A region that this process fills."""
 
-    def __init__(self, region: Region, geometry: Geometry) -> None:
+    def __init__(self, region: Region, geometry: Geometry, fill_class: int) -> None:
         self.region = region
+        self.key = region.dataset, fill_class
         self.offset = geometry.data_offset
         self.turn = 0
         self.entries: list[Entry] = []

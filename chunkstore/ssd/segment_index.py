@@ -213,6 +213,20 @@ class SegmentIndex:
                 busy.add(chosen.number)
         return None
 
+    def contents(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Return the keys of the segments that were written to each region, one after the other.
+
+        Some of them may be dropped by now. A key is the chunk (16 bytes) and the segment's number
+        (4, big-endian).
+        """
+        with self._environment.begin() as transaction:
+            return {
+                number: bytes(
+                    transaction.get(_REGION_KEY.pack(number), b"", db=self._environment.contents)
+                )
+                for number in numbers
+            }
+
     def add_free(self, count: int) -> None:
         """Add records for those of the first `count` regions that have none."""
         with self._environment.begin(write=True) as transaction:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from chunkstore.ssd import index_environment
-from chunkstore.ssd.admission import Reinsertion, ReinsertNothing
+from chunkstore.ssd.admission import RegionPolicy, Reinsertion, ReinsertNothing
 from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, expired
 from chunkstore.ssd.index_opening import open_index
 from chunkstore.ssd.read_counts import ReadCount, ReadCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.region_filling import FillingRules, RegionFilling
+from chunkstore.ssd.region_ranking import NextUses, RegionKeys, RegionRanks, ranked
 from chunkstore.ssd.release import fit, release
 from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
@@ -82,7 +83,11 @@ class SegmentStore:
         )
         self._budget_known = files.budget_bytes
         """The last known budget, for the case that the folder is created again."""
-        self._rules = FillingRules(order, limits_of, reinsertion or ReinsertNothing(), now)
+        self.policy: RegionPolicy | None = None
+        """The policy that goes before order and reinsertion; it may change at any time."""
+        self._rules = FillingRules(
+            order, limits_of, reinsertion or ReinsertNothing(), now, lambda: self.policy
+        )
         self._index_folder = index_folder
         self._now = now
         self._writing = threading.Lock()
@@ -93,6 +98,7 @@ class SegmentStore:
     def _take_up(self, files: RegionFiles, index: SegmentIndex) -> None:
         self._files, self._index, self._geometry = files, index, files.geometry
         self._reader = SegmentReader(files, index, self._now)
+        self._keys = RegionKeys(files.geometry.segment_bytes)
         self._filling = RegionFilling(files, index, self._rules)
         self._budget_seen = 0
         self._limits_due = 0.0
@@ -186,7 +192,9 @@ class SegmentStore:
                 for n, part in enumerate(parts)
                 if cached[n] is None
             ]
-            return self._filling.append(dataset, missing)
+            policy = self.policy
+            fill_class = 0 if policy is None else policy.fill_class(chunk, first * size)
+            return self._filling.append(dataset, missing, fill_class)
 
     def holds(self, chunk: bytes, first: int, length: int, is_end: bool) -> bool:
         """Return whether `length` bytes from segment `first` on are cached.
@@ -233,6 +241,22 @@ class SegmentStore:
                 )
             )  # fmt: skip
         return found
+
+    def ranked(self, next_uses: NextUses, now: float) -> RegionRanks | None:
+        """Return the ranks of all regions by predicted next uses, or None without predictions.
+
+        Used by one thread at a time.
+        """
+        count, limits_of = self._files.count, self._rules.limits_of
+        regions = [of for of in self._index.regions() if of.number < count]
+        return ranked(
+            regions,
+            self._keys,
+            self._index.contents,
+            next_uses,
+            now,
+            lambda dataset: limits_of(dataset).pinned,
+        )
 
     def evict(self, dataset: bytes) -> int:
         """Release all regions of a dataset; return how many bytes of the SSD became free.
@@ -337,7 +361,7 @@ class SegmentStore:
         late = [region.number for region in regions if region.last_used > now + CLOCK_S]
         if late:
             self._index.touch(dict.fromkeys(late, now), {})
-        surplus = above_quota(regions, limits_of, self._geometry.region_bytes, self._rules.order)
+        surplus = above_quota(regions, limits_of, self._geometry.region_bytes, self._rules.ranking)
         for region in surplus + expired(regions, limits_of, now):
             self._filling.end_if(region)
             release(self._files, self._index, region)

@@ -501,10 +501,17 @@ class SsdTier:
             self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
             self._obey_policy_file()
         runner = self.runner
-        if runner is not None:
-            runner.tend()
+        if segments is not None and segments.policy is not runner:
+            segments.policy = runner
+        if runner is not None and (runner.tend() or runner.has_stale_ranks):
+            self._rank(runner)
         if segments is not None and self._health.is_up:
             self._note_names()
+
+    def _rank(self, runner: PolicyRunner) -> None:
+        segments = self.segments
+        if segments is not None:
+            self.call(lambda: runner.rank(segments.ranked), 0, _OPEN_TIMEOUT_S)
 
     def _obey_policy_file(self) -> None:
         """Obey the choice in the folder, or else that of this process."""

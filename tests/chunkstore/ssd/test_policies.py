@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.ssd.admission import AdmitAll, RejectFirst
-from chunkstore.ssd.eviction import DatasetLimits, above_quota, next_region
+from chunkstore.ssd.eviction import DatasetLimits, above_quota, next_region, ranking_by
 from chunkstore.ssd.health import HOLD_S, MAX_HOLD_S, QUIET_S, TierHealth
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
 from chunkstore.ssd.segment_index import FILLING, FREE, FULL, Order, Region
@@ -35,7 +35,7 @@ def chosen(
         dataset,
         lambda of: (limits or {}).get(of, NONE),
         SIZE,
-        order,
+        ranking_by(order),
         now,
         busy or set(),
     )
@@ -84,7 +84,7 @@ def test_what_time_is_over_leaves_before_what_is_older() -> None:
 def test_a_quota_made_smaller_names_what_must_go() -> None:
     regions = [region(n, last_used=n, state=FULL) for n in range(4)] + [region(9, B)]
     limits = {A: DatasetLimits(quota_bytes=2 * SIZE)}
-    found = above_quota(regions, lambda of: limits.get(of, NONE), SIZE, "lru")
+    found = above_quota(regions, lambda of: limits.get(of, NONE), SIZE, ranking_by("lru"))
     assert [of.number for of in found] == [0, 1]
 
 
