@@ -17,7 +17,8 @@ pays for them once: 1 to 1.5. Chunks: the kernel copies twice, whoever sends: 1.
 
 With --tags instead: what do tags add to a message? The same client with tags, of 64 buckets,
 against itself without; the server reports each request to a function that does nothing.
-Expectation: 3 bytes a file, and 3 us of Python on both sides together.
+Expectation: 3 bytes a file, and 3 us of Python on both sides together. Then what a cache node's
+policy costs for each request of a chunk, by its policy: 0.1 us without one, 4 us with one.
 
     python -m benchmarks.bench_peer_link [--rounds 9] [--messages 4000] [--tags]
 """
@@ -34,10 +35,15 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.contender_process import contender
-from benchmarks.harness import report, run_rounds, spread
+from benchmarks.harness import report, run_rounds, scratch, spread
 from benchmarks.memcached_server import memcached_client, memcached_servers
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.segment_store import SegmentStore
+from chunkstore.ssd.tier import SsdTier
+from dieselfs.cache.cluster.chunk_readers import ChunkReaders
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.ports.members import Member
@@ -54,6 +60,7 @@ from dieselfs.cache.wire.peer_server import PeerServer
 CHUNKS, CHUNK_BYTES, HEAD_BYTES = 48, 4 << 20, 64 << 10
 SIZES = {"4 KiB": 4 << 10, "110 KiB": 110 << 10}
 BATCH = 128
+POLICIES = ("lru", "historic", "future")
 BARS = {
     "4 KiB, file": 0.8,
     "4 KiB, 128 files": 0.7,
@@ -62,6 +69,8 @@ BARS = {
 }
 SECRET = TaskSecret(b"of a benchmark, as known as can be")
 TASK = "bench"
+DATASET = DatasetRef("imagenet", bytes(16))
+TAGS = RequestTags("resnet50", 3, "imagenet")
 BUCKETS = [f"imagenet:train/class-{number}" for number in range(64)]
 REFS = [
     ChunkRef(ChunkId(number.to_bytes(16, "big")), HEAD_BYTES, CHUNK_BYTES)
@@ -102,7 +111,7 @@ class Buffers:
 class CountedBuffers(Buffers):
     """Implements `CountsRequests`."""
 
-    def requested(self, block: CacheBlock, tags: RequestTags) -> None:
+    def requested(self, block: CacheBlock, length: int, tags: RequestTags) -> None:
         pass
 
 
@@ -306,6 +315,27 @@ def measure_tags(rounds: int, messages: int) -> None:
             client.close()
 
 
+def measure_policies(rounds: int, requests: int) -> None:
+    def ask(clients: ChunkReaders) -> Callable[[], None]:
+        def run() -> None:
+            for number in range(requests):
+                clients.requested(REFS[number % CHUNKS], HEAD_BYTES, CHUNK_BYTES, TAGS)
+
+        return run
+
+    def no_ssd() -> SegmentStore:
+        raise OSError("no SSD is needed")
+
+    with scratch("policies") as folder:
+        tiers = {name: SsdTier(no_ssd, folder, choice=PolicyChoice(name)) for name in POLICIES}
+        readers = {name: ChunkReaders(DATASET, tier) for name, tier in tiers.items()}
+        timed = run_rounds({name: ask(each) for name, each in readers.items()}, rounds)
+    report(
+        "what a cache node's policy learns of a request",
+        us_each={name: 1e6 * timed.median(name) / requests for name in readers},
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
@@ -314,6 +344,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.tags:
         measure_tags(options.rounds, options.messages)
+        measure_policies(options.rounds, options.messages)
         return
     with contender(Serving) as serving:
         client = PeerClient(OperatingSystem(), SECRET, TASK, "bench")
