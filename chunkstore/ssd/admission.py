@@ -7,10 +7,11 @@ it implements these interfaces.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from chunkstore.ssd.eviction import Ranking
+from chunkstore.ssd.policy_counts import DecidedRow, PolicyCounts
 from chunkstore.ssd.segment_index import Region
 from chunkstore.ssd.segments import Segment
 
@@ -43,6 +44,10 @@ class RegionPolicy(Reinsertion, Protocol):
 
     def taken(self, region: Region, *, has_free: bool) -> None:
         """Take note that a region was taken for filling; `has_free`: another one is free."""
+        ...
+
+    def take_counts(self) -> Mapping[DecidedRow, PolicyCounts]:
+        """Return what was counted since the last call."""
         ...
 
     def fill_class(self, chunk: bytes, start: int) -> int:

@@ -44,7 +44,7 @@ They take microseconds, unless they wait for another process's transaction.
 """
 _TIER: Final = "tier"
 """The file that names the folder of the tier to which the index belongs."""
-DATABASES: Final = (b"segments", b"regions", b"contents", b"reads")
+DATABASES: Final = (b"segments", b"regions", b"contents", b"reads", b"decisions")
 """The names of the databases in an environment."""
 
 
@@ -145,7 +145,7 @@ class IndexEnvironment:
         )
         self._file = _file_id(self.folder)
         databases = map(environment.open_db, DATABASES)
-        self.segments, self.regions, self.contents, self.reads = databases
+        self.segments, self.regions, self.contents, self.reads, self.decisions = databases
         environment.reader_check()
         self._environment = environment
 

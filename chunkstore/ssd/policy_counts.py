@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 MAX_ROWS: Final = 1024
+Role: TypeAlias = Literal["acting", "shadow"]
 
 
 class CountedRow(NamedTuple):
@@ -19,6 +20,14 @@ class CountedRow(NamedTuple):
     dataset: str = ""
     bucket: str = ""
     job: str = ""
+
+
+class DecidedRow(NamedTuple):
+    """The origin of what the processes of a node have counted together."""
+
+    role: Role
+    policy: str
+    row: CountedRow
 
 
 REST: Final = CountedRow()

@@ -30,12 +30,13 @@ from chunkstore.ssd.policies.naming import policy_of
 from chunkstore.ssd.policies.policy import REFRESH_S
 from chunkstore.ssd.policies.region_rank import SOON, fill_class
 from chunkstore.ssd.policies.tags import Bucket, key_of
-from chunkstore.ssd.policy_choice import PolicyChoice
-from chunkstore.ssd.policy_counts import CountedRow, CountedRows
+from chunkstore.ssd.policy_choice import LRU, PolicyChoice
+from chunkstore.ssd.policy_counts import CountedRow, CountedRows, DecidedRow, PolicyCounts, total_of
 from chunkstore.ssd.reader_tags import ReaderTags, decided_segment
 from chunkstore.ssd.region_ranking import NextUses, RegionRanks
 from chunkstore.ssd.segment_index import Region
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
+from chunkstore.ssd.shadow_cache import ShadowCache
 
 WAIT_S: Final = 0.001
 """Seconds that a read waits for the runner."""
@@ -121,11 +122,15 @@ class PolicyRunner:
         """
         self.choice = choice
         self.observe = observe
+        self.budget_bytes = 0
+        """The size of the tier, which the shadow policy has too; the tier sets it."""
         self._admission = admission
         self._names = {} if names is None else names
         self._now = now
         self._lock = threading.Lock()
+        self._policies = policies
         self._acting = GuardedPolicy(choice, choice.policy, policies)
+        self._shadow = self._shadow_of(choice)
         self._backlog: deque[tuple[str, Bucket, int, int]] = deque(maxlen=_BACKLOG)
         """Requests that came while a refresh ran."""
         self._passes: OrderedDict[tuple[str, int], _Pass] = OrderedDict()
@@ -137,6 +142,9 @@ class PolicyRunner:
         """What was published since the last `tend`."""
         self._publishing = threading.Lock()
         self._refreshed_at = float("-inf")
+        self._given_written = 0
+        """Written bytes of this process that the node knows of."""
+        self._others_written: int | None = None
         self._ranks: RegionRanks | None = None
         """The ranks of regions; None: the policy predicts nothing."""
         self.counts = CountedRows()
@@ -145,6 +153,11 @@ class PolicyRunner:
     def policy(self) -> str:
         """The name of the acting policy; a simpler one than was chosen if that failed."""
         return self._acting.name
+
+    @property
+    def shadow(self) -> ShadowCache | None:
+        """The shadow policy with its counts, if there is one."""
+        return self._shadow
 
     # Readers call the methods below.
 
@@ -169,12 +182,15 @@ class PolicyRunner:
             self._backlog.append((job, bucket, key, read.size))
             return
         try:
-            if not self._begins(job, key, read):
-                return
-            self._acting.ask(lambda policy: policy.requested(job, bucket, key, read.size))
+            begins = self._begins(job, key, read)
+            if begins:
+                self._acting.ask(lambda policy: policy.requested(job, bucket, key, read.size))
+            if self._shadow is not None:
+                row = self._row(read.dataset, bucket, job)
+                self._shadow.asked(row, key, read.length, read.size, begins=begins)
         finally:
             self._lock.release()
-        if self.observe is not None:
+        if begins and self.observe is not None:
             name = self._name(read.dataset)
             self.observe(PolicyRequest(job, read.tags.epoch, name, bucket, key, read.size, hit))
 
@@ -246,7 +262,9 @@ class PolicyRunner:
             row = self._row(dataset, bucket, "")
             if stays:
                 kept += part
-                self.counts.add(row, reinserted_bytes=length)
+                self.counts.add(row, reinserted_bytes=length, written_bytes=length)
+                with self._lock:
+                    self._acting.ask(lambda policy, length=length: policy.written(length))  # type: ignore[misc]
             else:
                 self.counts.add(row, evicted_bytes=length)
         return kept
@@ -270,6 +288,29 @@ class PolicyRunner:
         if ranks is None or uses is None:
             return SOON
         return fill_class(float(uses[0]), self._now(), ranks.evicts_next)
+
+    def take_counts(self) -> Mapping[DecidedRow, PolicyCounts]:
+        """See `RegionPolicy`."""
+        acting = self.counts.take()
+        self._given_written += total_of(acting).written_bytes
+        found = {DecidedRow("acting", self.policy, row): of for row, of in acting.items()}
+        shadow = self._shadow
+        if shadow is not None:
+            name = shadow.policy.name
+            taken = shadow.counts.take()
+            found |= {DecidedRow("shadow", name, row): of for row, of in taken.items()}
+        return found
+
+    def node_wrote(self, written_bytes: int) -> None:
+        """Take the bytes that other processes have written from the write budget.
+
+        `written_bytes` are those of all processes of the node since the index was created.
+        """
+        others = written_bytes - self._given_written
+        former, self._others_written = self._others_written, others
+        if former is not None and others > former:
+            with self._lock:
+                self._acting.ask(lambda policy: policy.written(others - former))
 
     def rank(self, ranked: Callable[[NextUses, float], RegionRanks | None]) -> None:
         """Compute the ranks of regions again, by `SegmentStore.ranked`."""
@@ -296,10 +337,19 @@ class PolicyRunner:
             if choice != self.choice:
                 self._acting.change(choice, choice.policy)
                 self._refreshed_at, self._ranks = float("-inf"), None
+                if choice.shadow != self.choice.shadow or self._shadow is None:
+                    self._shadow = self._shadow_of(choice)
+                else:
+                    self._shadow.policy.change(choice, choice.shadow or LRU)
             self.choice = choice
         with self._publishing:
             known = {reader: found for reader, (found, _) in self._published.items()}
             self._new = {**known, **self._new}
+
+    def _shadow_of(self, choice: PolicyChoice) -> ShadowCache | None:
+        if choice.shadow is None:
+            return None
+        return ShadowCache(GuardedPolicy(choice, choice.shadow, self._policies))
 
     def tend(self) -> bool:
         """Tell the policies what was published, and refresh them if that is due.
@@ -312,6 +362,8 @@ class PolicyRunner:
         for specification in new.values():  # a lock for each: a read may come in between
             with self._lock:
                 self._acting.publish([specification], now)
+                if self._shadow is not None:
+                    self._shadow.publish(specification, now)
         self._published.update(
             {reader: (found, now + found.lease_s) for reader, found in new.items()}
         )
@@ -324,6 +376,9 @@ class PolicyRunner:
                 request = self._backlog.popleft()
                 self._acting.ask(lambda policy, request=request: policy.requested(*request))  # type: ignore[misc]
             self._acting.ask(lambda policy: policy.refresh(now))
+            if self._shadow is not None:
+                self._shadow.resize(self.budget_bytes)
+                self._shadow.refresh(now)
         return True
 
     # The caller of the methods below holds the lock.

@@ -7,6 +7,8 @@ It is a view of the regions' tables:
                                                        born, last used
     contents   region (4, big-endian)               →  the keys of its segments, one after the other
     reads      dataset (16)                         →  hits, their bytes, misses
+    decisions  hash of what follows the counts (16) →  8 counts of bytes of a cache policy, and, as
+                                                       JSON, role, policy, dataset, bucket, job
 
 Every method is one transaction. `lmdb.Error` means that the index is unusable at the moment. An
 index that cannot be opened is discarded and rebuilt from the tables.
@@ -14,16 +16,19 @@ index that cannot be opened is discarded and rebuilt from the tables.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import lmdb
+import xxhash
 
 from chunkstore.ssd.index_environment import acquire, release
+from chunkstore.ssd.policy_counts import REST, CountedRow, DecidedRow, PolicyCounts
 from chunkstore.ssd.read_counts import ReadCount
 from chunkstore.ssd.segments import CHECKSUMS_BYTES, Placed, Segment
 
@@ -34,6 +39,9 @@ _PLACED: Final = struct.Struct(f"<III{CHECKSUMS_BYTES}s")
 _REGION_KEY: Final = struct.Struct(">I")
 _REGION: Final = struct.Struct("<BQ16sIIQd")
 _READS: Final = struct.Struct("<QQQ")
+_DECISIONS: Final = struct.Struct("<8Q")
+_MAX_DECISIONS: Final = 4096
+"""Rows of policies' counts; what has no row of its own is added to that of its policy's rest."""
 _META: Final = b"view of"
 CLOCK_S: Final = 60.0
 """Seconds beyond which a time of use in the future stems from a clock that was set back since."""
@@ -126,7 +134,7 @@ class SegmentIndex:
         """
         with self._environment.begin(write=True) as transaction:
             of = self._environment
-            for database in (of.segments, of.regions, of.contents, of.reads):
+            for database in (of.segments, of.regions, of.contents, of.reads, of.decisions):
                 transaction.drop(database, delete=False)
             everything: list[tuple[bytes, bytes]] = []
             for region, entries in regions:
@@ -245,6 +253,33 @@ class SegmentIndex:
             cursor = transaction.cursor(db=self._environment.reads)
             return {dataset: ReadCount(*_READS.unpack(value)) for dataset, value in cursor}
 
+    def decisions(self) -> dict[DecidedRow, PolicyCounts]:
+        """Return the counts of cache policies, of all processes as `reads` are."""
+        found = {}
+        with self._environment.begin() as transaction:
+            for _, value in transaction.cursor(db=self._environment.decisions):
+                role, policy, *row = json.loads(bytes(value[_DECISIONS.size :]))
+                counts = PolicyCounts(*_DECISIONS.unpack(value[: _DECISIONS.size]))
+                found[DecidedRow(role, policy, CountedRow(*row))] = counts
+        return found
+
+    def add_decisions(self, decided: Mapping[DecidedRow, PolicyCounts]) -> None:
+        """Add to the counts of cache policies."""
+        with self._environment.begin(write=True) as transaction:
+            database = self._environment.decisions
+            for by, counts in decided.items():
+                key, names = _decided_key(by)
+                known = transaction.get(key, db=database)
+                is_full = transaction.stat(database)["entries"] >= _MAX_DECISIONS
+                if known is None and is_full:
+                    key, names = _decided_key(by._replace(row=REST))
+                    known = transaction.get(key, db=database)
+                sums = PolicyCounts()
+                if known is not None:
+                    sums = PolicyCounts(*_DECISIONS.unpack(known[: _DECISIONS.size]))
+                sums.add(counts)
+                transaction.put(key, _DECISIONS.pack(*astuple(sums)) + names, db=database)
+
     def touch(self, used: Mapping[int, float], counted: Mapping[bytes, ReadCount]) -> None:
         """Record the times at which regions were read, and add to the counts of reads.
 
@@ -348,6 +383,12 @@ class SegmentIndex:
                 _KEY.pack(segment.chunk, segment.number), db=self._environment.segments
             )
         transaction.delete(_REGION_KEY.pack(region), db=self._environment.contents)
+
+
+def _decided_key(by: DecidedRow) -> tuple[bytes, bytes]:
+    """Return the key of a row of counts, and the names that it stands for."""
+    names = json.dumps([by.role, by.policy, *by.row]).encode()
+    return xxhash.xxh3_128_digest(names), names
 
 
 def _region_value(region: Region) -> bytes:

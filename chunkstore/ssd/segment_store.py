@@ -19,6 +19,7 @@ from chunkstore.ssd import index_environment
 from chunkstore.ssd.admission import RegionPolicy, Reinsertion, ReinsertNothing
 from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, expired
 from chunkstore.ssd.index_opening import open_index
+from chunkstore.ssd.policy_counts import DecidedRow, PolicyCounts
 from chunkstore.ssd.read_counts import ReadCount, ReadCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.region_filling import FillingRules, RegionFilling
@@ -329,6 +330,13 @@ class SegmentStore:
         used, counted = self._reader.take_used(), self.counts.take()
         if used or counted:
             self._index.touch(used, counted)
+        decided = {} if self.policy is None else self.policy.take_counts()
+        if decided:
+            self._index.add_decisions(decided)
+
+    def decisions(self) -> dict[DecidedRow, PolicyCounts]:
+        """Return what cache policies have decided, as `occupancy` counts reads."""
+        return self._index.decisions()
 
     def close(self) -> None:
         """Publish the counts, and close regions and index."""

@@ -33,6 +33,7 @@ from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policy_choice import PolicyChoice, PolicyFile
 from chunkstore.ssd.policy_runner import ChunkRead, Observer, PolicyRunner
+from chunkstore.ssd.policy_statistics import PoliciesStatistics, policies_statistics
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags, decided_at_once
 from chunkstore.ssd.segment_index import UNSOUND
@@ -84,6 +85,8 @@ class TierStatistics:
     """True if the tier is in service now."""
     reason: str = ""
     """The reason for the last failure."""
+    policy: PoliciesStatistics | None = None
+    """What the cache policies have decided; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +453,7 @@ class SsdTier:
             self._health.failures,
             self._segments is not None and self._health.is_up,
             self._health.reason,
+            None if self.runner is None else policies_statistics(self.runner),
         )
 
     def close(self, timeout_s: float = 2.0) -> None:
@@ -500,6 +504,9 @@ class SsdTier:
             self._tended_at = now
             self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
             self._obey_policy_file()
+            if self.runner is not None:
+                budget_bytes = self.call(lambda: segments.budget_bytes, 0)
+                self.runner.budget_bytes = budget_bytes or self.runner.budget_bytes
         runner = self.runner
         if segments is not None and segments.policy is not runner:
             segments.policy = runner
@@ -512,6 +519,8 @@ class SsdTier:
         segments = self.segments
         if segments is not None:
             self.call(lambda: runner.rank(segments.ranked), 0, _OPEN_TIMEOUT_S)
+            if runner.choice.write_budget is not None:
+                self.call(lambda: runner.node_wrote(_written_bytes(segments)), 0, _OPEN_TIMEOUT_S)
 
     def _obey_policy_file(self) -> None:
         """Obey the choice in the folder, or else that of this process."""
@@ -590,3 +599,9 @@ class SsdTier:
         with self._changed:
             self._start()
             self._changed.notify_all()
+
+
+def _written_bytes(segments: SegmentStore) -> int:
+    """Return what the acting policies of all processes have written."""
+    decided = segments.decisions().items()
+    return sum(counts.written_bytes for by, counts in decided if by.role == "acting")

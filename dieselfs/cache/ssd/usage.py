@@ -17,6 +17,7 @@ from chunkstore.commit_log import find_dataset
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
 from chunkstore.ssd.policy_choice import PolicyChoice, PolicyFile
+from chunkstore.ssd.policy_counts import DecidedRow, PolicyCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.segment_index import CachedChunk
 from chunkstore.ssd.segment_store import Occupancy, SegmentStore
@@ -192,6 +193,14 @@ class TierAccess:
         return Resized(
             before.budget_bytes, budget_bytes, {k: lost for k, lost in evicted.items() if lost > 0}
         )
+
+    def decisions(self) -> Mapping[DecidedRow, PolicyCounts]:
+        """Return what the cache policies of all processes have decided.
+
+        They count since the index was created, as the hits of `usage`.
+        """
+        segments = self._segments()
+        return self._call(segments.decisions)
 
     def policy(self) -> PolicyChoice | None:
         """Return the cache policies that the folder names; None: each process has its own."""

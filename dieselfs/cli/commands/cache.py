@@ -15,6 +15,7 @@ from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import iso_time, local_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, counted, picked
+from dieselfs.cli.rendering.policy_table import show_decisions
 from dieselfs.cli.values.durations import human_duration, parse_duration
 from dieselfs.cli.values.sizes import human_size, parse_size
 from dieselfs.dataset.address import parse_dataset
@@ -41,7 +42,10 @@ def cache() -> None:
 @ssd_flags
 @human_option
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Show warm-ups beside readers, and how far they are."
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show warm-ups beside readers, and what cache policies have decided.",
 )
 def ls(
     context: CommandContext,
@@ -86,6 +90,8 @@ def ls(
             f"{counted(now.chunks, 'chunk')}, {output.size(now.cached_bytes, human)} of "
             f"{output.size(now.bytes, human)}",
         )
+    if verbose:
+        show_decisions(output, access.decisions(), human)
     sizes = picked(usage, "budget_bytes used_bytes region_bytes")
     output.result(
         {"folder": str(settings.folder), **sizes, "in_service": True},

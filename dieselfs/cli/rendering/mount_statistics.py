@@ -223,6 +223,9 @@ def _ssd_summary(sample: Sample, earlier: Sample, size: Callable[[float], str]) 
     reads = {"hits": ("ssd.hits",), "misses": ("ssd.misses",)}
     shares = _shares(sample, earlier, reads) or "no reads"
     last = f"{size(sample.number('ssd.written_bytes'))} written"
+    policy = sample.found("ssd.policy.acting.name")
+    if policy:
+        last = f"{policy} wrote {size(sample.number('ssd.policy.acting.counts.written_bytes'))}"
     if sample.part("ssd.warmup"):
         whole = size(sample.number("ssd.warmup.bytes"))
         last = f"warmed {size(sample.number('ssd.warmup.cached_bytes'))} of {whole}"
@@ -263,12 +266,30 @@ def rows(sample: Sample, earlier: Sample, *, human: bool) -> list[tuple[str, str
         ("peers", _peers(sample), ""),
         volume("bytes written to the SSD"),
         ("SSD tier", _ssd(sample.part("ssd")), ""),
+        *_policies(sample, size),
         *([("SSD warm-up", f"{warm_up.get('state')}; {loaded}", "")] if warm_up else []),
         ("cache nodes", _up(sample, "cache_cluster", "nodes"), ""),
         ("plan: position", _position(sample), ""),
         ("plan: window", size(sample.number("plan.window_bytes")), ""),
         ("plan: told", _told(sample), ""),
     ]
+
+
+def _policies(sample: Sample, size: Callable[[float], str]) -> list[tuple[str, str, str]]:
+    """Return a row for the cache policy of the SSD, and one for its shadow policy."""
+    found = []
+    for role, name in (("acting", "SSD cache policy"), ("shadow", "SSD shadow policy")):
+        path = f"ssd.policy.{role}"
+        if sample.part(path):
+            hit, missed, filled, written = (
+                sample.number(f"{path}.counts.{of}_bytes")
+                for of in ("hit", "miss", "filled", "written")
+            )
+            said = f"served {size(hit)} of {size(hit + missed)}, filled by {size(filled)}"
+            found.append(
+                (name, f"{sample.found(f'{path}.name')}; {said}, wrote {size(written)}", "")
+            )
+    return found
 
 
 def _position(sample: Sample) -> str:

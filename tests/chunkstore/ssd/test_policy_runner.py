@@ -267,8 +267,26 @@ def test_reinserted_segments_are_those_of_chunks_that_the_policy_keeps() -> None
     assert runner.stays(DATASET.id, lost) == lost[3:]
     size = 3 * 256 << 10
     assert runner.counts.all() == {
-        CountedRow("pictures", "pictures"): PolicyCounts(evicted_bytes=size, reinserted_bytes=size)
+        CountedRow("pictures", "pictures"): PolicyCounts(
+            evicted_bytes=size, reinserted_bytes=size, written_bytes=size
+        )
     }
+
+
+def test_a_budget_is_of_the_node() -> None:
+    """What other processes write is taken from the budget of each."""
+    made = Runner()
+    runner, told = made.runner, made.policies["future"].told
+    runner.node_wrote(10_000)  # before this process began
+    runner.written(DATASET.id, chunk(1), 0, 500)
+    runner.take_counts()
+    runner.node_wrote(10_500)
+    assert told == [("written", 500)]
+    runner.node_wrote(13_500)
+    assert told == [("written", 500), ("written", 3000)]
+    runner.node_wrote(500)  # the index was built again
+    runner.node_wrote(600)
+    assert told[2:] == [("written", 100)]
 
 
 def test_an_observer_sees_what_the_policy_sees() -> None:

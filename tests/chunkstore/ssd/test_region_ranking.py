@@ -16,6 +16,7 @@ from chunkstore.ssd.policies.baselines import AdmitEverything
 from chunkstore.ssd.policies.region_rank import LATE, SOON
 from chunkstore.ssd.policies.tags import key_of
 from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_counts import DecidedRow, PolicyCounts
 from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.region_ranking import RegionKeys, RegionRanks, keys_of, ranked
 from chunkstore.ssd.segment_index import FREE, FULL, Region
@@ -162,6 +163,9 @@ class Predicts:
 
     def stays(self, dataset: bytes, segments: Sequence[Segment]) -> Sequence[Segment]:
         return ()
+
+    def take_counts(self) -> Mapping[DecidedRow, PolicyCounts]:
+        return {}
 
     def fill_class(self, chunk: bytes, start: int) -> int:
         return int(int.from_bytes(chunk, "big") in self.late)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pickle
 import random
@@ -12,6 +13,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -152,7 +155,21 @@ def test_a_policy_decides_and_counts_what_a_job_reads(
     assert even == PolicyCounts(hit_bytes=size, miss_bytes=size, admitted_bytes=size)
     assert (odd.hit_bytes, odd.admitted_bytes, odd.filled_bytes) == (0, 0, 0)
     assert counts[CountedRow(DATASET.name, "even")].written_bytes == size
+    shown = tier.statistics().policy
+    assert shown is not None
+    assert (shown.acting.name, shown.acting.counts["absorbed_bytes"]) == ("hybrid", size)
+    assert {(row.bucket, row.job) for row in shown.acting.rows} == {
+        *(("odd", "a"), ("odd", "b"), ("even", "b"), ("even", "")),
+    }
+    json.dumps(asdict(tier.statistics()))
     tier.close()
+    with closing(SegmentStore(folder, tmp_path / "index", None)) as other:
+        decided = other.decisions()
+    named = {
+        by.row: of for by, of in decided.items() if (by.role, by.policy) == ("acting", "hybrid")
+    }
+    assert total_of(decided) == total_of(counts)
+    assert named[CountedRow(DATASET.name, "even", "b")] == even
 
 
 def test_what_is_fetched_for_the_ssd_alone_is_counted(

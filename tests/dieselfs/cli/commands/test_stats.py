@@ -156,6 +156,22 @@ def test_twelve_lines_of_eighty_columns_say_what_matters() -> None:
     assert lines["peers"] == "15 of 16 up; cache nodes: 7 of 8 up"
 
 
+def test_a_cache_policy_says_what_it_served_and_wrote() -> None:
+    gib = 1 << 30
+    acting = {"name": "reject-first", "counts": {"hit_bytes": 3 * gib, "miss_bytes": gib}}
+    shadow = {"name": "lru", "counts": {"filled_bytes": 2 * gib, "written_bytes": 5 * gib}}
+    acting["counts"]["written_bytes"] = 7 * gib  # type: ignore[index]
+    ssd = {**BUSY["ssd"], "warmup": None, "policy": {"acting": acting, "shadow": shadow}}  # type: ignore[dict-item]
+    sample = Sample({**BUSY, "ssd": ssd})
+    line = dict(summary(sample, Sample(), human=True))["SSD"]
+    assert line == "in service; hits 25 %, misses 75 %; reject-first wrote 7.0 GiB"
+    shown = {what: total for what, total, _ in rows(sample, Sample(), human=True)}
+    assert shown["SSD cache policy"] == (
+        "reject-first; served 3.0 GiB of 4.0 GiB, filled by 0 B, wrote 7.0 GiB"
+    )
+    assert shown["SSD shadow policy"].startswith("lru; served 0 B of 0 B, filled by 2.0 GiB")
+
+
 def test_shares_are_those_since_the_last_look() -> None:
     earlier = Sample({"uptime_s": 1.0, "hits": {"node_memory": 970, "misses": 30}})
     now = Sample({"uptime_s": 2.0, "hits": {"node_memory": 971, "misses": 33}})

@@ -86,6 +86,19 @@ def test_a_policy_is_changed_without_a_restart(
     wanted = PolicyChoice("future", "historic")
     eventually(lambda: tier.runner is not None and tier.runner.choice == wanted)
     assert "future (set in the folder)" in dlcmd("cache", "policy").out.decode()
+    assert dlcmd("cat", "pets:readme.txt").code == ExitCode.OK
+    assert tier.segments is not None
+    tier.segments.touch()
+    decided = [
+        of["cache_policy"]
+        for of in dlcmd("cache", "ls", "-v", "--json").records[:-1]
+        if "cache_policy" in of
+    ]
+    assert {(of["role"], of["name"], of["bucket"]) for of in decided} == {
+        *(("acting", "future", "pets"), ("shadow", "historic", "pets"))
+    }
+    assert sum(of["hit_bytes"] for of in decided if of["role"] == "acting") > 0
+    assert "historic (shadow)" in dlcmd("cache", "ls", "-v").out.decode()
     assert "hybrid" in dlcmd("cache", "policy", "clever").err
     assert "100MB/s" in dlcmd("cache", "policy", "--write-budget", "0").err
     assert dlcmd("cache", "policy", "all", "--clear").code == ExitCode.USAGE
