@@ -219,9 +219,11 @@ class CacheNode:
         parts, tier, runner = self._parts, self._tier.statistics(), self._tier.runner
         sent = 0 if self._server is None else self._server.statistics().sent_bytes
         total = PolicyCounts() if runner is None else total_of(runner.counts.all())
+        shadow = None if runner is None else runner.shadow
+        of_shadow = PolicyCounts() if shadow is None else total_of(shadow.counts.all())
         return PolicyStatus(
             policy=LRU if runner is None else runner.policy,
-            shadow="" if runner is None else runner.choice.shadow or "",
+            shadow="" if shadow is None else shadow.policy.name,
             hit_bytes=parts.from_ssd_bytes,
             miss_bytes=parts.missed_bytes,
             admitted_bytes=total.admitted_bytes,
@@ -230,6 +232,8 @@ class CacheNode:
             reinserted_bytes=total.reinserted_bytes,
             written_bytes=tier.written_bytes,
             absorbed_bytes=max(0, sent - parts.store.bytes),
+            shadow_hit_bytes=of_shadow.hit_bytes,
+            shadow_miss_bytes=of_shadow.miss_bytes,
         )
 
     def statistics(self) -> CacheNodeStatistics:

@@ -59,14 +59,24 @@ class PolicyStatus:
     absorbed_bytes: int = 0
     """Bytes that the node kept from the store: bytes sent to clients less bytes read; 0 at least.
     """
-    shadow_admitted_bytes: int = 0
-    """Bytes that the shadow policy would have admitted."""
-    shadow_refused_bytes: int = 0
+    shadow_hit_bytes: int = 0
+    """Bytes that the SSD would have served under the shadow policy, of all that clients asked for.
+    """
+    shadow_miss_bytes: int = 0
 
     @property
-    def hit_rate(self) -> float:
-        """The part of the bytes asked of the SSD that it served."""
-        return self.hit_bytes / max(1, self.hit_bytes + self.miss_bytes)
+    def hit_rate(self) -> float | None:
+        """The part of the bytes asked of the SSD that it served; None before the first."""
+        return _part(self.hit_bytes, self.miss_bytes)
+
+    @property
+    def shadow_hit_rate(self) -> float | None:
+        """The part of the bytes asked for that the SSD would have served."""
+        return _part(self.shadow_hit_bytes, self.shadow_miss_bytes)
+
+
+def _part(hit: int, missed: int) -> float | None:
+    return hit / (hit + missed) if hit or missed else None
 
 
 class CachedChunks(Protocol):

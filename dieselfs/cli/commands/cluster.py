@@ -99,22 +99,26 @@ def _policy_record(policy: PolicyStatus) -> dict[str, Any]:
     return {
         "name": policy.policy,
         "shadow": policy.shadow or None,
-        "hit_rate": round(policy.hit_rate, 4),
+        **{name: _rounded(getattr(policy, name)) for name in ("hit_rate", "shadow_hit_rate")},
         **picked(
             policy,
             "hit_bytes miss_bytes absorbed_bytes admitted_bytes refused_bytes evicted_bytes "
-            "reinserted_bytes written_bytes shadow_admitted_bytes shadow_refused_bytes",
+            "reinserted_bytes written_bytes shadow_hit_bytes shadow_miss_bytes",
         ),
     }
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 4)
 
 
 def _policy_cells(policy: PolicyStatus | None, output: Output) -> list[str]:
     if policy is None:
         return [""] * 3
-    shadow = f" ({policy.shadow} in shadow)" if policy.shadow else ""
-    has_reads = policy.hit_bytes or policy.miss_bytes
-    hits = f"{policy.hit_rate:.1%}" if has_reads else ""
-    return [policy.policy + shadow, hits, output.size(policy.absorbed_bytes)]
+    names = [policy.policy, *([f"{policy.shadow} in shadow"] if policy.shadow else [])]
+    rates = [policy.hit_rate, policy.shadow_hit_rate]
+    hits = ["" if rate is None else f"{rate:.1%}" for rate in rates[: len(names)]]
+    return [", ".join(names), ", ".join(filter(None, hits)), output.size(policy.absorbed_bytes)]
 
 
 def _row(node: CacheNodeReport, output: Output) -> list[str]:

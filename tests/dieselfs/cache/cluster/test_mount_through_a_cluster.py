@@ -145,3 +145,51 @@ def test_the_own_ssd_is_asked_before_the_cluster_and_keeps_what_that_sends(
             assert (cluster["bytes_from_nodes"], cluster["bytes_from_store"]) == (0, 0)
         # Beside chunks a mount reads and writes some small objects of its own.
         assert dataset.from_store_bytes() - before < 4096
+
+
+def shown_by(*command: str) -> list[dict[str, Any]]:
+    said = subprocess.run(
+        [sys.executable, str(DLCMD), *command, "--json"],
+        env={**os.environ, "DIESELFS_CACHE_CLUSTER_SECRET": SECRET},
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE_S,
+    )
+    return [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def test_nodes_with_two_policies_are_compared_and_one_is_changed(
+    dataset: PeerDataset, tmp_path: Path
+) -> None:
+    flags = (("--ssd-policy", "historic"), ("--ssd-policy", "lru"))
+    nodes = [
+        NodeProcess(tmp_path / str(at), dataset.disk, "r", flags=policy)
+        for at, policy in enumerate(flags)
+    ]
+    try:
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            node.wait_until_ready()
+        cluster = "r@" + ",".join(str(node.address) for node in nodes)
+
+        def policies() -> dict[str, dict[str, Any]]:
+            shown = {one["node"]: one["policy"] for one in shown_by("cluster", cluster)}
+            return {at: shown[str(node.address)] for at, node in zip("AB", nodes, strict=True)}
+
+        with mounted(tmp_path / "mount", dataset, nodes) as mountpoint:
+            read_all(mountpoint, dataset, lambda number: None)
+            shown = policies()
+            assert [shown[at]["name"] for at in "AB"] == ["historic", "lru"]
+            assert shown["A"]["refused_bytes"] > 0, "a bucket that nobody has read before"
+            assert shown["A"]["written_bytes"] == 0
+            eventually(lambda: policies()["B"]["written_bytes"] > 0, "an LRU admits everything")
+        shown_by(
+            "cache", "policy", "all", "--shadow", "future", "--ssd", str(nodes[0].folder / "ssd")
+        )
+        changed = {"name": "all", "shadow": "future"}
+        eventually(lambda: policies()["A"].items() >= changed.items(), "the other policy acts")
+    finally:
+        for node in nodes:
+            if node.process is not None:
+                node.end(signal.SIGKILL)
