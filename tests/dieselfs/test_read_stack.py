@@ -14,13 +14,14 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_runner import Observed, PolicyRequest
-from chunkstore.ssd.reader_tags import OneBucket, ReaderTags
+from chunkstore.ssd.reader_tags import OneBucket, ReaderTags, dataset_tags
 from dieselfs.cache.cluster.cache_node import CacheNode
 from dieselfs.cache.cluster.node_settings import CacheNodeSettings
-from dieselfs.cache.cluster.peers import CacheClusterPeers
+from dieselfs.cache.cluster.peers import CacheClusterPeers, request_tags
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.ports.peer_settings import StaticPeers
+from dieselfs.cache.ports.request_tags import RequestTags
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.read_settings import ReadSettings
@@ -129,6 +130,14 @@ def test_nodes_learn_for_whom_a_process_reads(
     assert node.tier.statistics().written_bytes == sum(sizes)
     rows = node.tier.runner.counts.all().items()
     assert {row.job for row, counts in rows if counts.miss_bytes} == {"resnet"}
+
+
+def test_tags_that_say_nothing_cost_nothing(snapshot: Snapshot) -> None:
+    dataset = snapshot.dataset
+    assert request_tags(dataset_tags(dataset), dataset) is None
+    tags_of = request_tags(dataset_tags(dataset, "resnet"), dataset)
+    assert tags_of is not None
+    assert tags_of(snapshot.chunk(0).id) == RequestTags("resnet", 0, dataset.name)
 
 
 def test_tags_travel_to_other_processes(dataset: PeerDataset, snapshot: Snapshot) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.ssd.reader_tags import ReaderTags
+from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.membership.breakers import Breakers
@@ -111,7 +111,7 @@ class _Joined:
         self.runtime: Runtime = OperatingSystem()
         me = Member(f"client/{os.getpid()}", PeerAddress("client", 1), 0)
         topic = str(CacheClusterTopic(settings.name, dataset))
-        tags_of = None if tags is None else request_tags(tags)
+        tags_of = None if tags is None else request_tags(tags, dataset)
         self.client = PeerClient(self.runtime, settings.secret, topic, me.id, tags_of)
         self.board = _Board()
         self.breakers = Breakers(self.runtime.now)
@@ -152,8 +152,13 @@ class _Board:
         return self._view
 
 
-def request_tags(tags: ReaderTags) -> TagsOf:
-    """Return the tags of a reader's requests as they are at each request."""
+def request_tags(tags: ReaderTags, dataset: DatasetRef) -> TagsOf | None:
+    """Return the tags of a reader's requests as they are at each request.
+
+    None if they say nothing but the dataset, which the connection names.
+    """
+    if not tags.job and tags.may_keep and tags.bucket_of == dataset_tags(dataset).bucket_of:
+        return None
 
     def of(chunk: ChunkId) -> RequestTags:
         return RequestTags(tags.job, tags.epoch, tags.bucket_of(chunk.value), tags.may_keep)
