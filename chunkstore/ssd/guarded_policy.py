@@ -37,16 +37,17 @@ class GuardedPolicy:
         self._history: RequestHistory | None = None
         self.name = name
         """The policy's present name; `LRU`: it has no answers."""
-        self._policy = self._made(name)
+        self.policy = self._made(name)
+        """None: the tier's own admission decides."""
 
     def change(self, choice: PolicyChoice, name: str) -> None:
         """Go on with another policy; the request history stays."""
         self._choice, self.name = choice, name
-        self._policy = self._made(name)
+        self.policy = self._made(name)
 
     def ask(self, question: Callable[[CachePolicy], T]) -> T | None:
         """Return the policy's answer; None without a policy, or if it fails now."""
-        policy = self._policy
+        policy = self.policy
         if policy is None:
             return None
         try:
@@ -59,8 +60,8 @@ class GuardedPolicy:
         """Tell the policy what jobs have published; it ignores one that it cannot take."""
         for specification in specifications:
             try:
-                if self._policy is not None:
-                    self._policy.publish(specification, now)
+                if self.policy is not None:
+                    self.policy.publish(specification, now)
             except ValueError as error:  # for instance too many jobs
                 log.debug("the policy %s ignores a job: %s", self.name, error)
             except Exception:
@@ -69,7 +70,7 @@ class GuardedPolicy:
     def _replace(self) -> None:
         failed, self.name = self.name, SIMPLER.get(self.name, LRU)
         log.exception("the cache policy %s failed; %s takes its place", failed, self.name)
-        self._policy = self._made(self.name)
+        self.policy = self._made(self.name)
 
     def _made(self, name: str) -> CachePolicy | None:
         if name == LRU:

@@ -32,6 +32,12 @@ from chunkstore.ssd.policies.region_rank import SOON, fill_class
 from chunkstore.ssd.policies.tags import Bucket, key_of
 from chunkstore.ssd.policy_choice import LRU, PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, CountedRows, DecidedRow, PolicyCounts, total_of
+from chunkstore.ssd.policy_explanation import (
+    ChunkExplanation,
+    LastDecision,
+    explanation,
+    priority_of,
+)
 from chunkstore.ssd.reader_tags import ReaderTags, decided_segment
 from chunkstore.ssd.region_ranking import NextUses, RegionRanks
 from chunkstore.ssd.segment_index import Region
@@ -134,8 +140,8 @@ class PolicyRunner:
         self._backlog: deque[tuple[str, Bucket, int, int]] = deque(maxlen=_BACKLOG)
         """Requests that came while a refresh ran."""
         self._passes: OrderedDict[tuple[str, int], _Pass] = OrderedDict()
-        self._last: OrderedDict[int, tuple[Bucket, bool]] = OrderedDict()
-        """Key -> bucket and decision of the last miss."""
+        self._last: OrderedDict[int, LastDecision] = OrderedDict()
+        """Key -> the decision about its last miss."""
         self._published: dict[tuple[str, str], tuple[JobSpecification, float]] = {}
         """(job, reader) -> its specification, and the time at which its lease ends."""
         self._new: dict[tuple[str, str], JobSpecification] = {}
@@ -238,6 +244,28 @@ class PolicyRunner:
         if self.observe is not None:
             self.observe(specification)
 
+    def explain(
+        self, dataset: bytes, chunk: bytes, start: int = 0, tags: ReaderTags | None = None
+    ) -> ChunkExplanation:
+        """Return what the acting policy knows of the chunk with byte `start` of its object.
+
+        Without the reader's tags the bucket is that of the last miss, or else the dataset.
+        """
+        key = _key(chunk, start)
+        with self._lock:
+            bucket = self._bucket_of(dataset, key) if tags is None else tags.bucket_of(chunk)
+            last, policy = self._last.get(key), self._acting.policy
+        uses, ranks = self._next_uses([key]), self._ranks
+        return explanation(
+            policy,
+            self.policy,
+            bucket,
+            last,
+            self._now(),
+            None if uses is None else float(uses[0]),
+            None if ranks is None else ranks.evicts_next,
+        )
+
     # The tier's background thread, and the process's writers, call the methods below.
 
     def written(self, dataset: bytes, chunk: bytes, start: int, length: int) -> None:
@@ -325,7 +353,7 @@ class PolicyRunner:
 
     def _next_uses(self, keys: Sequence[int]) -> npt.NDArray[np.float64] | None:
         with self._lock:
-            return self._acting.ask(lambda policy: policy.next_uses(keys))
+            return self._acting.ask(lambda policy: _checked(policy.next_uses(keys), len(keys)))
 
     def _tell(self, ranks: RegionRanks) -> None:
         with self._lock:
@@ -401,14 +429,17 @@ class PolicyRunner:
         return True
 
     def _remember(self, key: int, bucket: Bucket, admitted: bool) -> None:
-        self._last[key] = bucket, admitted
+        priority, threshold = priority_of(self._acting.policy, bucket)
+        self._last[key] = LastDecision(
+            self.policy, bucket, admitted, self._now(), priority, threshold
+        )
         self._last.move_to_end(key)
         if len(self._last) > _REMEMBERED:
             self._last.popitem(last=False)
 
     def _bucket_of(self, dataset: bytes, key: int) -> Bucket:
         known = self._last.get(key)
-        return Bucket(self._name(dataset)) if known is None else known[0]
+        return Bucket(self._name(dataset)) if known is None else known.bucket
 
     def _row(self, dataset: bytes, bucket: Bucket, job: str) -> CountedRow:
         return CountedRow(self._name(dataset), bucket, job)
@@ -419,6 +450,13 @@ class PolicyRunner:
 
 def _key(chunk: bytes, start: int) -> int:
     return key_of(decided_segment(chunk, start))
+
+
+def _checked(uses: npt.NDArray[np.float64] | None, count: int) -> npt.NDArray[np.float64] | None:
+    """Return a policy's predictions if they can be used; raise ValueError if not."""
+    if uses is not None and (uses.shape != (count,) or np.isnan(uses).any()):
+        raise ValueError("the policy predicts no time for some chunks")
+    return uses
 
 
 def _decided(segments: Sequence[Segment]) -> dict[int, list[Segment]]:

@@ -122,6 +122,8 @@ class SsdTier:
         self._folder = folder
         self.admission = admission or AdmitAll()
         self._choice = choice or PolicyChoice()
+        self._names: dict[bytes, str] = {}
+        """The names of registered datasets, by id."""
         self._observe: Observer | None = None
         renew_now_and_after_fork(self)
 
@@ -146,8 +148,6 @@ class SsdTier:
         self._allowance: RangeAllowance | None = None
         self._hits = self._hit_bytes = self._misses = self._bypassed = self._warmed_bytes = 0
         self._written_bytes = self._not_admitted = self._not_written = 0
-        self._names: dict[bytes, str] = {}
-        """The names of registered datasets, by id."""
         self._default_tags: dict[bytes, ReaderTags] = {}
         self.runner: PolicyRunner | None = None
         """The policy runner; None while there is no policy, shadow policy or observer."""

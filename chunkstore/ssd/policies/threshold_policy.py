@@ -60,6 +60,8 @@ class ThresholdPolicy:
             self._controller = ThresholdController(write_budget, minimum)
             self._allowance = WriteAllowance(write_budget)
         self._wanted_bytes = 0
+        self.priorities: Priorities = {}
+        """The priorities of the last refresh, for explanations."""
         self._admitted: Mapping[Bucket, int] = {}
         self._reinserted: Mapping[Bucket, int] = {}
 
@@ -98,7 +100,7 @@ class ThresholdPolicy:
         """Move the window, compute all priorities, and compare them with the thresholds."""
         elapsed_s = self._elapsed.at(now)
         self._history.advance(elapsed_s)
-        priorities = self._priorities(elapsed_s)
+        self.priorities = priorities = self._priorities(elapsed_s)
         self._move_threshold(elapsed_s - self._refreshed_s, max(priorities.values(), default=0.0))
         self._refreshed_s = elapsed_s
         self._admitted = self._limits(priorities, 0.0)

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from chunkstore.chunk_format import DatasetRef
@@ -16,7 +17,7 @@ from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.tags import Bucket, key_of
-from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_choice import POLICIES, PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts
 from chunkstore.ssd.policy_runner import (
     ChunkRead,
@@ -325,3 +326,49 @@ def test_policies_of_the_real_kind_run(caplog: pytest.LogCaptureFixture) -> None
     runner.tend()
     assert runner.admits(read(1))
     assert not caplog.records
+
+
+def test_a_decision_is_explained() -> None:
+    clock = Clock()
+    runner = PolicyRunner(
+        PolicyChoice("future", write_budget=1.0), AdmitAll(), now=clock, policies=policy_of
+    )
+    unknown = runner.explain(DATASET.id, chunk(1))
+    assert (unknown.admitted, unknown.priority, unknown.threshold) == (None, None, 1.1)
+    assert "has not missed it lately" in unknown.reason
+    tags = {job: ReaderTags(TAGS.bucket_of, job) for job in "ab"}
+
+    def reason_when(*jobs: str) -> str:
+        for job in jobs:
+            runner.requested(read(1, tags=tags[job]), hit=False)
+            runner.publish(JobSpecification(job, "pictures", (PICTURES,)))
+        clock.s += 10
+        runner.tend()
+        runner.admits(read(1))
+        clock.s += 2
+        found = runner.explain(DATASET.id, chunk(1), tags=TAGS)
+        assert (found.policy, found.bucket, found.decided_ago_s) == ("future", "pictures", 2.0)
+        return found.reason
+
+    assert reason_when() == (
+        "refused: its bucket has no priority; no job reads it, or it is new within 10 s"
+    )
+    assert reason_when("a") == "refused: priority 1.0 is not above the threshold 1.1"
+    assert reason_when("b") == "admitted: priority 2.0 is above the threshold 1.1"
+    runner.written(DATASET.id, chunk(1), 0, 1 << 30)
+    assert reason_when().endswith("the threshold 1.9, but the write budget is used up")
+    plain = PolicyRunner(PolicyChoice(), AdmitAll())
+    plain.admits(read(1))
+    assert plain.explain(DATASET.id, chunk(1)).reason == (
+        "admitted by --ssd-admission: there is no cache policy"
+    )
+
+
+@pytest.mark.parametrize("uses", [np.zeros(7), np.array([float("nan")]), "nonsense"])
+def test_predictions_that_make_no_sense_cost_the_policy_its_place(uses: object) -> None:
+    made = Runner("next-use") if "next-use" in POLICIES else Runner("hybrid")
+    policy = made.policies[made.runner.policy]
+    policy.next_uses = lambda keys: uses  # type: ignore[method-assign, assignment]
+    found = made.runner.explain(DATASET.id, chunk(1))
+    assert found.next_use_s is None
+    assert made.runner.policy in ("future", "historic")

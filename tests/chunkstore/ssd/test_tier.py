@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -170,6 +170,56 @@ def test_a_policy_decides_and_counts_what_a_job_reads(
     }
     assert total_of(decided) == total_of(counts)
     assert named[CountedRow(DATASET.name, "even", "b")] == even
+
+
+def test_a_forked_child_has_a_runner_of_its_own(
+    folder: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    tier = SsdTier(
+        partial(SegmentStore, folder, tmp_path / "index", 60 * MIB),
+        folder,
+        choice=PolicyChoice("all"),
+    )
+    tiered = TieredStore(store, DATASET, tier)
+    assert tier.wait_until_open(PATIENCE_S)
+    assert tier.runner is not None
+    tiered.get(key(1))
+    assert tier.wait_until_written(PATIENCE_S)
+    with tier.runner._lock:
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                opened = tier.wait_until_open(PATIENCE_S)
+                data = bytes(tiered.get(key(1)))
+                counts = tier.runner.counts.all()
+                wanted = {CountedRow(DATASET.name, DATASET.name): PolicyCounts(hit_bytes=3 * MIB)}
+                os._exit(0 if (opened, data, counts) == (True, content(1), wanted) else 1)
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    tier.close()
+
+
+def test_a_policy_goes_on_while_the_ssd_fails(
+    folder: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    tier = SsdTier(
+        partial(SegmentStore, folder, tmp_path / "index", 60 * MIB),
+        folder,
+        choice=PolicyChoice("future"),
+    )
+    tiered = TieredStore(store, DATASET, tier)
+    assert tier.wait_until_open(PATIENCE_S)
+    (folder / "policy.json").write_bytes(b"damaged")
+    tiered.get(key(1))
+    shutil.rmtree(folder)
+    eventually(lambda: not tier.statistics().in_service)
+    assert bytes(tiered.get(key(1))) == content(1)
+    eventually(lambda: tier.statistics().in_service)
+    tiered.get(key(2))
+    shown = tier.statistics().policy
+    assert shown is not None
+    assert shown.acting.counts["miss_bytes"] > 0
+    tier.close()
 
 
 def test_what_is_fetched_for_the_ssd_alone_is_counted(
