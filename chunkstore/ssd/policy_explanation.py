@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -44,9 +45,14 @@ class ChunkExplanation:
     threshold: float | None
     """The priority above which buckets are admitted; None: the policy has none."""
     next_use_s: float | None
-    """Seconds until a job reads the chunk; inf: no job is known to. None: nothing is predicted."""
+    """Seconds until a job reads the chunk; None: no job is known to, or nothing is predicted."""
+    is_predicted: bool
+    """True if the policy predicts the next uses of chunks."""
     evicts_next_s: float | None
-    """Seconds until what is evicted next is read; None: there is room, or nothing is predicted."""
+    """Seconds until what is evicted next is read.
+
+    None: there is room, no job reads it, or nothing is predicted.
+    """
     admitted: bool | None
     """The last decision about it; None: this process did not miss it lately."""
     decided_ago_s: float | None
@@ -77,12 +83,17 @@ def explanation(
         bucket,
         priority,
         threshold,
-        None if next_use is None else max(0.0, next_use - now),
-        None if evicts_next is None else max(0.0, evicts_next - now),
+        _seconds_until(next_use, now),
+        next_use is not None,
+        _seconds_until(evicts_next, now),
         None if last is None else last.admitted,
         None if last is None else max(0.0, now - last.at),
         reason(last, next_use is not None),
     )
+
+
+def _seconds_until(at: float | None, now: float) -> float | None:
+    return None if at is None or math.isinf(at) else max(0.0, at - now)
 
 
 def reason(last: LastDecision | None, predicts: bool) -> str:

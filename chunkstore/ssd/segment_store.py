@@ -27,7 +27,7 @@ from chunkstore.ssd.region_ranking import NextUses, RegionKeys, RegionRanks, ran
 from chunkstore.ssd.release import fit, release
 from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
-from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
+from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Placed, Segment
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +205,10 @@ class SegmentStore:
         size = self._geometry.segment_bytes
         count = length // size + 1 if is_end else -(-length // size)
         return None not in self._index.find(chunk, first, count)
+
+    def places(self, chunk: bytes, first: int, count: int) -> list[Placed | None]:
+        """Return the places of `count` segments of a chunk from number `first` on."""
+        return self._index.find(chunk, first, count)
 
     def forget(self, chunk: bytes) -> int:
         """Drop a chunk that is damaged or unwanted; return how many segments it had."""

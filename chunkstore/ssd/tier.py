@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DEADLINE_S: Final = 0.25
+DEADLINE_S = 0.25
 """Seconds until an access is late, plus 20 ms a MiB (50 MB/s)."""
 _DEADLINE_S_PER_BYTE: Final = 0.02 / (1 << 20)
 _WHOLE_BYTES: Final = 4 << 20
@@ -422,11 +422,14 @@ class SsdTier:
         with self._changed:
             return self._changed.wait_for(lambda: not self._queued_bytes, timeout_s)
 
-    def call(self, access: Callable[[], T], length: int, timeout_s: float = DEADLINE_S) -> T | None:
-        """Return the result of an access to `length` bytes.
+    def call(
+        self, access: Callable[[], T], length: int, timeout_s: float | None = None
+    ) -> T | None:
+        """Return the result of an access to `length` bytes, within `DEADLINE_S` by default.
 
         Return None if it fails or is late, which takes the tier out of service.
         """
+        timeout_s = DEADLINE_S if timeout_s is None else timeout_s
         timeout_s += _DEADLINE_S_PER_BYTE * length
         try:
             return self._threads.run(access, timeout_s)

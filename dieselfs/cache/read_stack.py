@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import FileExtent
 from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectStore
@@ -31,7 +32,7 @@ from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.verified_source import VerifiedSource
 from dieselfs.cache.read_settings import ReadSettings
-from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier, size_of
+from dieselfs.cache.ssd.settings import SsdChoice, SsdSettings, chosen_tier, shared_tier, size_of
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.warmup.background_warmup import (
     CLOSE_S,
@@ -41,6 +42,7 @@ from dieselfs.cache.warmup.background_warmup import (
     ssd_tier_statistics,
 )
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
+from dieselfs.cache.whereabouts import SsdPlace, Whereabouts, in_node_memory, on_ssd
 from dieselfs.config import Config, load_config
 from dieselfs.errors import UsageError
 from dieselfs.snapshots.expected_files import ExpectedFiles
@@ -152,6 +154,22 @@ class ReadStack:
             own = OwnTier(self._below_ssd, self._dataset, ssd)
             self._warm_up = BackgroundWarmUp(own, self._dataset)
         self._warm_up.load(wanted_chunks(snapshot))
+
+    def whereabouts(self, file: FileExtent) -> Whereabouts:
+        """Return where a file's bytes lie now. For people: it asks each part."""
+        ssd, cluster = self._settings.ssd, self._cluster_source
+        return Whereabouts(
+            str(file.chunk.id),
+            file.chunk.object_bytes,
+            file.length,
+            in_node_memory(self.folder, file),
+            None if ssd is None else self._on_ssd(ssd, file),
+            None if cluster is None else cluster.owner(file.chunk.id),
+        )
+
+    def _on_ssd(self, ssd: SsdSettings, file: FileExtent) -> SsdPlace:
+        folder = os.fspath(ssd.folder)
+        return on_ssd(shared_tier(ssd), folder, self._dataset, file, self._tags)
 
     def ssd_statistics(self) -> SsdTierStatistics | None:
         """Return the statistics of the SSD tier and its warm-up; None without a tier."""

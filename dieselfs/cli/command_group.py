@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "run": "Run a command that reads FUSE mounts faster.",
     "mountd": "Run the mount service for ordinary users, as root.",
     "stats": "Show the statistics of a mount.",
+    "why": "Show where the bytes of a file lie, and why.",
     "task": "Show the tasks of this node and their peers.",
     "serve": "Run a cache node, which serves chunks from an SSD.",
     "cluster": "Show the cache nodes of a cache cluster.",

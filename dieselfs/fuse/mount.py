@@ -18,9 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
+from chunkstore.chunk_source import FileExtent
 from dieselfs.fuse.control.control_documents import (
     ServerStatistics,
     dataset_document,
@@ -88,12 +90,14 @@ def run_mount(
     handed: Handed,
     observed: Observed,
     shutdown: Shutdown,
+    whereabouts: Callable[[FileExtent], Any] | None = None,
 ) -> None:
     """Serve until the mount ends, or another server takes over.
 
     Call it from the main thread, which gets the signals. `snapshot` and `source` stay the caller's,
-    to close afterwards; `shutdown` bounds the time for that. Raises `MountError` if the mount
-    cannot be made, and `PlanTooLarge` if its memory is too small for the order that will be read.
+    to close afterwards; `shutdown` bounds the time for that. `whereabouts` answers `dlcmd why`.
+    Raises `MountError` if the mount cannot be made, and `PlanTooLarge` if its memory is too small
+    for the order that will be read.
     """
     if handed.role is Role.FIRST:
         check_mountable(options.mountpoint, options.nonempty)
@@ -101,7 +105,7 @@ def run_mount(
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
         log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
-    _Server(snapshot, source, options, handed, observed, shutdown).run()
+    _Server(snapshot, source, options, handed, observed, shutdown, whereabouts).run()
 
 
 class _Server:
@@ -115,7 +119,9 @@ class _Server:
         handed: Handed,
         observed: Observed,
         shutdown: Shutdown,
+        whereabouts: Callable[[FileExtent], Any] | None,
     ) -> None:
+        self._whereabouts = whereabouts
         self._snapshot, self._source, self._options = snapshot, source, options
         self._handed, self._observed, self._shutdown = handed, observed, shutdown
         self._mountpoint = resolve(options.mountpoint)
@@ -144,6 +150,7 @@ class _Server:
             snapshot,
             self._plans,
             self._foreign_plans if self._plans is not None else None,
+            None if whereabouts is None else self._why_document,
         )
         self._front: MadeFront | None = None
         self._has_front = threading.Event()
@@ -316,6 +323,10 @@ class _Server:
             # A supervisor may have ended a moment ago: then another process is the parent.
             pid=parent if (parent := os.getppid()) == self._supervisor_pid else os.getpid(),
         )
+
+    def _why_document(self, inode: int) -> bytes:
+        assert self._whereabouts is not None
+        return encoded(asdict(self._whereabouts(self._snapshot.extent(inode))))
 
     def _statistics_document(self) -> bytes:
         front = self._made_front()

@@ -109,6 +109,12 @@ class PeerSource:
         """See `VerifiedSource`."""
         return self._reader.dataset
 
+    def owner(self, chunk: ChunkId) -> MemberId | None:
+        """Return the member to ask first for a chunk; None without peers."""
+        peers = self._current()
+        owner = None if peers is None else peers.owner(chunk)
+        return None if owner is None else owner.id
+
     @property
     def expected(self) -> Expected | None:
         """See `VerifiedSource`."""

@@ -125,7 +125,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             "ssd": stack.ssd_statistics,
             "cache_cluster": stack.cache_cluster_statistics,
         }
-        run_mount(snapshot, memory, options, handed, observed, shutdown)
+        run_mount(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts)
 
 
 def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) -> Snapshot | None:

@@ -37,6 +37,12 @@ dieselfs.prefetch.announcement does all of it.
 """
 
 
+WHY_README: Final = b"""\
+Open a file here whose name is the number of a file in the snapshot, and read where its
+chunk lies now and what the cache policy expects of it. `dlcmd why PATH` does so.
+"""
+
+
 def encoded(document: Mapping[str, Any]) -> bytes:
     """Return a document as the bytes of a control file."""
     return json.dumps(with_former_keys(document), indent=2).encode() + b"\n"

@@ -8,6 +8,7 @@
     .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
     .dieselfs/plan/<id>.plan     a plan that its reader writes (`foreign_plans`)
     .dieselfs/plan/<id>          whether a plan is prefetched, from its first look-up on
+    .dieselfs/why/<inode>        where the chunk of a file of the snapshot lies, and why
 
 A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
 reads as empty), and a document gets a fresh node then, so that the kernel never shows one content
@@ -29,20 +30,27 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
-from dieselfs.fuse.control.control_documents import PLAN_README, SHUFFLE_README
+from dieselfs.fuse.control.control_documents import PLAN_README, SHUFFLE_README, WHY_README
 from dieselfs.fuse.control.foreign_plans import ForeignPlan, ForeignPlans
-from dieselfs.fuse.mounts.control_names import PLAN_NAME, README_NAME, SHUFFLE_NAME
+from dieselfs.fuse.mounts.control_names import PLAN_NAME, README_NAME, SHUFFLE_NAME, WHY_NAME
 from dieselfs.fuse.requests.attributes import DIRECTORY_BYTES, NodeAttributes
 from dieselfs.fuse.requests.errnos import RequestRefused
-from dieselfs.fuse.requests.nodes import CONTROL_NODE, PLAN_NODE, SHUFFLE_NODE, first_control_file
+from dieselfs.fuse.requests.nodes import (
+    CONTROL_NODE,
+    PLAN_NODE,
+    SHUFFLE_NODE,
+    WHY_NODE,
+    first_control_file,
+)
 from dieselfs.shuffle.order import ShuffleParameters, parse_parameters
 from dieselfs.shuffle.shuffle_lists import ListedOrder, ShuffleLists
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-_FOLDERS: Final = {SHUFFLE_NAME: SHUFFLE_NODE, PLAN_NAME: PLAN_NODE}
+_FOLDERS: Final = {SHUFFLE_NAME: SHUFFLE_NODE, PLAN_NAME: PLAN_NODE, WHY_NAME: WHY_NODE}
 _PLAN_MODE: Final = stat.S_IFREG | 0o666
+_INODE_DIGITS: Final = 20
 MAX_FILES: Final = 10_000
 """The kernel forgets unused nodes; if it does not, the oldest are dropped and become stale."""
 
@@ -90,20 +98,24 @@ class ControlDirectory:
         snapshot: Snapshot,
         plans: Plans | None = None,
         foreign_plans: ForeignPlans | None = None,
+        explain: Callable[[int], bytes] | None = None,
     ) -> None:
         """Create the directory.
 
         `documents` gives the content of each file of `.dieselfs/` at the time of the call. Shuffled
         orders are those of `snapshot`. Without `foreign_plans`, no plan is written here (EACCES).
+        `explain` returns the document about a file of the snapshot, by its inode. It may block.
         """
         self._lists = lists
         self._plans, self._foreign_plans = plans, foreign_plans
+        self._explain = explain
         self._snapshot = snapshot
         self._started_ns = time.time_ns()
         self._documents: dict[int, dict[bytes, Callable[[], bytes | memoryview]]] = {
             CONTROL_NODE: dict(documents),
             SHUFFLE_NODE: {README_NAME: lambda: SHUFFLE_README},
             PLAN_NODE: {README_NAME: lambda: PLAN_README},
+            WHY_NODE: {README_NAME: lambda: WHY_README},
         }
         self._lock = threading.Lock()
         self._next_node = count(first_control_file(self._started_ns))
@@ -125,6 +137,8 @@ class ControlDirectory:
             return self._plan_file(name, user)
         if parent == PLAN_NODE and self._plans is not None:
             return self._new_document(self._plans.take(name))
+        if parent == WHY_NODE and self._explain is not None and name.isdigit():
+            return self._new_document(self._explain(self._file_inode(name)))
         raise RequestRefused(errno.ENOENT)
 
     def _plan_file(self, name: bytes, user: int) -> NodeAttributes:
@@ -139,6 +153,12 @@ class ControlDirectory:
             node = next(self._next_node)
         self._foreign_plans.open(node, name, user)
         return self.attributes(node)
+
+    def _file_inode(self, name: bytes) -> int:
+        inode = int(name) if len(name) < _INODE_DIGITS else self._snapshot.file_count
+        if inode >= self._snapshot.file_count:
+            raise RequestRefused(errno.ENOENT)
+        return inode
 
     def is_plan(self, node: int) -> bool:
         """Return True if a node is a plan that may be written."""

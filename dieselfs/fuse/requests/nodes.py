@@ -20,7 +20,8 @@ from metadata.snapshot import ROOT
 CONTROL_NODE: Final = 2
 SHUFFLE_NODE: Final = 3
 PLAN_NODE: Final = 4
-FIRST_CONTROL_FILE_NODE: Final = 5
+WHY_NODE: Final = 5
+FIRST_CONTROL_FILE_NODE: Final = 6
 DATASET_NODES: Final = 1 << 40
 """The node of the snapshot's inode 0.
 

@@ -325,8 +325,13 @@ class Tampered:
 
 @pytest.mark.parametrize("fault", ["error", "hang"])
 def test_a_failing_ssd_fails_no_read_and_comes_back(
-    folder: Path, tmp_path: Path, store: CountingStore, fault: str
+    folder: Path,
+    tmp_path: Path,
+    store: CountingStore,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("chunkstore.ssd.tier.DEADLINE_S", 0.25)
     faulty, released = threading.Event(), threading.Event()
 
     def first(name: str) -> None:

@@ -18,6 +18,7 @@ from dieselfs.fuse.requests.nodes import (
     DATASET_NODES,
     PLAN_NODE,
     SHUFFLE_NODE,
+    WHY_NODE,
     first_control_file,
     is_control,
 )
@@ -118,7 +119,7 @@ def test_other_names(control: ControlDirectory, parent: int, name: bytes, number
 
 
 def test_directories_are_listed_with_their_folders_last(control: ControlDirectory) -> None:
-    assert control.names(CONTROL_NODE) == [b"nothing", b"stats.json", b"shuffle", b"plan"]
+    assert control.names(CONTROL_NODE) == [b"nothing", b"stats.json", b"shuffle", b"plan", b"why"]
     assert control.names(SHUFFLE_NODE) == control.names(PLAN_NODE) == [b"README"]
     assert control.is_folder(CONTROL_NODE, b"plan")
     assert not control.is_folder(SHUFFLE_NODE, b"README")
@@ -178,3 +179,25 @@ def test_a_later_server_uses_other_numbers() -> None:
 
 def test_times_are_shown_in_utc() -> None:
     assert timestamp(1_600_000_000_999_999_999) == "2020-09-13T12:26:40+00:00"
+
+
+def test_a_file_of_the_snapshot_is_explained_anew_at_each_look_up() -> None:
+    asked: list[int] = []
+
+    class ThreeFiles(Counting):
+        file_count = 3
+
+    def explain(inode: int) -> bytes:
+        asked.append(inode)
+        return b"%d" % len(asked)
+
+    snapshot: Any = ThreeFiles()
+    control = ControlDirectory({}, ShuffleLists(), snapshot, explain=explain)
+    for answer in (b"1", b"2"):
+        assert bytes(control.read(looked_up(control, b"2", WHY_NODE), 0, 10)) == answer
+    assert asked == [2, 2]
+    for name in (b"3", b"-1", b"9" * 250, b"x", b"1.0"):
+        with pytest.raises(OSError) as raised:
+            control.lookup(WHY_NODE, name)
+        assert raised.value.errno == errno.ENOENT
+    assert asked == [2, 2]

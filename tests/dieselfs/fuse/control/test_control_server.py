@@ -64,11 +64,11 @@ def served() -> Iterator[Fixture]:
 def test_the_root_of_the_mount_is_the_control_directory(served: Fixture) -> None:
     reply = served.bytes_of(request(Opcode.GETATTR, ROOT_NODE, bytes(16)))
     root = decoded_attributes(reply[16:])
-    assert (root.node, root.links, root.uid, root.gid) == (1, 4, 1, 2)
+    assert (root.node, root.links, root.uid, root.gid) == (1, 5, 1, 2)
     assert struct.unpack_from("=Q", reply) == (FOREVER_S,)
     listing = served.bytes_of(read_request(Opcode.READDIRPLUS, ROOT_NODE, 0, 4096))
     names = [entry.name for entry in decoded_listing(listing, plus=True)]
-    assert names == [b"stats.json", b"shuffle", b"plan"]
+    assert names == [b"stats.json", b"shuffle", b"plan", b"why"]
     folder, *_ = decoded_entry_out(served.bytes_of(lookup_request(ROOT_NODE, b"shuffle")))
     assert folder == SHUFFLE_NODE
     assert served.ask(read_request(Opcode.READ, ROOT_NODE, 0, 10)) == errno.EISDIR

@@ -7,6 +7,7 @@ from dieselfs.fuse.requests.nodes import (
     DATASET_NODES,
     PLAN_NODE,
     SHUFFLE_NODE,
+    WHY_NODE,
     inode_of,
     is_control,
     node_of,
@@ -29,9 +30,9 @@ def test_every_inode_has_a_node_and_back(inode: int) -> None:
 
 
 def test_the_control_directory_has_numbers_of_its_own() -> None:
-    folders = [CONTROL_NODE, SHUFFLE_NODE, PLAN_NODE]
+    folders = [CONTROL_NODE, SHUFFLE_NODE, PLAN_NODE, WHY_NODE]
     assert all(map(is_control, folders))
-    assert len(set(folders)) == 3
+    assert len(set(folders)) == 4
     assert not is_control(1)
     assert is_control(DATASET_NODES - 1)
     assert not is_control(DATASET_NODES)

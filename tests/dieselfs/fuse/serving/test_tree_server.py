@@ -172,7 +172,7 @@ def test_listings(make: Callable[[Tree], Fixture], opcode: Opcode, plus: bool) -
     document = tree.bytes_of(read_request(opcode, CONTROL_NODE, 0, 1 << 17))
     entries = list(decoded_listing(document, plus=plus))
     assert [(entry.name, entry.type) for entry in entries] == [
-        *((b"stats.json", 8), (b"shuffle", 4), (b"plan", 4))
+        *((b"stats.json", 8), (b"shuffle", 4), (b"plan", 4), (b"why", 4))
     ]
     assert all(entry.number and not entry.node for entry in entries)
     rest = tree.bytes_of(

@@ -1,0 +1,64 @@
+"""A training job's reader: it reads a mounted dataset in its own shuffled orders, epoch by epoch.
+
+    python -m benchmarks.epoch_reader SNAPSHOT ROOT SEED GROUP
+
+For each line "EPOCH" on standard input it announces that epoch's chunk-wise shuffled order to the
+mount, reads all files in it, and prints a line of JSON: the seconds, and how many files had a wrong
+length. The plan of an epoch stays announced until the next one or the end of the input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from dieselfs.prefetch.announcement import announce
+from dieselfs.prefetch.plan_file import ReadingPlan
+from dieselfs.shuffle.order import shuffle_order
+from metadata.snapshot import Snapshot
+
+_LAID_OUT_S = 60.0
+_STEP = 64
+"""Files between two stores of the position."""
+
+
+def main() -> None:
+    snapshot_path, root, seed, group = sys.argv[1:]
+    before = None
+    with Snapshot.open(Path(snapshot_path)) as snapshot:
+        for line in sys.stdin:
+            order = shuffle_order(snapshot.chunk_first_inode, int(seed), int(line), int(group))
+            inodes = np.array(order.inodes)
+            paths = snapshot.paths_text(inodes).decode().splitlines()
+            lengths = snapshot.columns.length[inodes].tolist()
+            plan = ReadingPlan(str(snapshot.id), inodes, np.array(order.group_start))
+            told = announce(Path(root), plan, after="" if before is None else before.id)
+            if told is None:
+                sys.exit("the plan was not accepted")
+            if before is not None:
+                before.remove()
+            began, wrong = time.perf_counter(), 0
+            for start in range(0, len(paths), _STEP):
+                for path, length in zip(
+                    paths[start : start + _STEP], lengths[start : start + _STEP], strict=True
+                ):
+                    wrong += _length_of(os.path.join(root, path)) != length
+                told.position = min(start + _STEP, len(paths))
+            print(json.dumps({"seconds": time.perf_counter() - began, "wrong": wrong}), flush=True)
+            before = told
+        if before is not None:
+            before.remove()
+
+
+def _length_of(path: str) -> int:
+    with open(path, "rb") as file:
+        return len(file.read())
+
+
+if __name__ == "__main__":
+    main()
