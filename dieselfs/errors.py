@@ -109,7 +109,7 @@ class PeerRefused(PeerFailed):
 
 
 class RegistryUnavailable(DieselFSError):
-    """The membership registry of a task does not answer now."""
+    """A registry, of a task's members or of jobs, does not answer now."""
 
 
 class SsdUnavailable(DieselFSError):

@@ -65,6 +65,10 @@ ARROWS = {
         "cache.ports": "members",
         "cache.wire": "pings; the roll that rank 0 leads",
     },
+    "cache.jobs": {
+        "cache.node": "a node's registry is in shared memory, in a private folder as tasks' are",
+        "prefetch": "a job record says which order is read, and how far",
+    },
     "cache.peers": {
         "cache.membership": "who is there, and which chunk is whose",
         "cache.node": "peers are served from this node's memory; a share is loaded into it",

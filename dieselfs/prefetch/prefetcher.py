@@ -30,6 +30,7 @@ from dieselfs.prefetch.window import (
     FETCHES,
     Fetch,
     Fetched,
+    FollowedOrder,
     PlannedOrder,
     PrefetchStatistics,
     Window,
@@ -109,6 +110,11 @@ class Prefetcher:
     def plans(self) -> tuple[Plan, ...]:
         """The plans that are read now."""
         return tuple(reader.plan for reader in self._planner.readers)
+
+    def followed(self) -> FollowedOrder | None:
+        """Return the order that is read now; None if no plan is read, or is laid out."""
+        run = self._run
+        return None if run is None or not self.is_running else run.followed()
 
     def follow(self, plan: Plan, wait_s: float = _BEGIN_S) -> None:
         """Prefetch for one more plan, now or after its predecessor.
@@ -233,6 +239,10 @@ class PrefetcherRun:
         Within a step, chunks that have just been filled count in node memory and outside of it.
         """
         return self._window.statistics(self._window_bytes)
+
+    def followed(self) -> FollowedOrder | None:
+        """See `Prefetcher.followed`."""
+        return self._window.followed()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """End, and leave the uses that node memory expects. It may be called again."""

@@ -45,6 +45,8 @@ class PlannedOrder:
 
     readers: Readers
     inodes: npt.NDArray[np.uint32]
+    group_start: npt.NDArray[np.int64]
+    """The starts of the groups among the inodes, as in `ReadingPlan`."""
     uses: ChunkUses
     names: Sequence[Sequence[str]]
     """The names of the cache blocks of each of the `uses`."""
@@ -55,11 +57,11 @@ class PlannedOrder:
     def of(cls, readers: Readers) -> PlannedOrder:
         """Lay out the order of the readers: 0.3 s for 1.28 million files."""
         rests = [rest_of(reader.plan.order, reader.start) for reader in readers]
-        snapshot, inodes = readers[0].plan.snapshot, interleaved(rests).inodes
-        uses = ChunkUses.of(snapshot, inodes)
+        snapshot, joined = readers[0].plan.snapshot, interleaved(rests)
+        uses = ChunkUses.of(snapshot, joined.inodes)
         blocks = partial(blocks_of_chunk, snapshot)
         names = [[block.name for block in blocks(number)] for number in uses.chunks.tolist()]
-        return cls(readers, inodes, uses, names, blocks)
+        return cls(readers, joined.inodes, joined.group_start, uses, names, blocks)
 
 
 def blocks_of_chunk(snapshot: Snapshot, number: int) -> list[CacheBlock]:
@@ -69,6 +71,19 @@ def blocks_of_chunk(snapshot: Snapshot, number: int) -> list[CacheBlock]:
         return [CacheBlock(chunk)]
     files = map(snapshot.extent, snapshot.files_in_chunk(number))
     return [block for file in files for block, _ in blocks_of(file, 0, file.length)]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedOrder:
+    """An order that is read, and how far it is."""
+
+    order: PlannedOrder
+    position: int
+    """Files that the slowest reader has read."""
+    requested: int
+    """The uses, from the first one on, whose chunks were requested or need no request."""
+    bytes_per_s: float
+    """The measured rate of the readers; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +207,15 @@ class Window:
         self._leave(len(self._orders[0].uses))
         self._lay_out(self._orders[1:])
         return self._orders[0]
+
+    def followed(self) -> FollowedOrder | None:
+        """Return the order that is read now, and how far it is. Any thread may call it."""
+        for _ in range(2):  # another order may begin between two looks
+            orders, position, next_use = self._orders, self.position, self._next
+            if orders and orders is self._orders:
+                requested = min(next_use, len(orders[0].uses))
+                return FollowedOrder(orders[0], position, requested, self.rates.consumption)
+        return None
 
     def cached(self) -> Iterator[int]:
         """Return the chunks of the first order that have arrived and are not released."""

@@ -1,9 +1,9 @@
 """A set of leases in Redis: the entries renewed lately, by the clock of the server that keeps them.
 
 It works on one server or in a cluster. There is one sorted set a name and one script a renewal,
-which drops expired entries. Nothing else is kept, and the set may be lost: each live holder renews,
-and the set is restored. A call asks once, with short timeouts; its caller renews, and so repeats
-it, anyway.
+which drops expired entries. The set may be lost: each live holder renews, and the set is restored.
+A holder may keep larger values beside the set, which expire too. A call asks once, with short
+timeouts; its caller renews, and so repeats it, anyway.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ MAX_ENTRIES: Final = 1024
 MAX_ENTRY_BYTES: Final = 2048
 _REDIRECTIONS: Final = 3
 _RENEW: Final = Script("renew_lease.lua")
+_PUT: Final = Script("put_lease.lua")
 _LIST: Final = Script("list_leases.lua")
 
 
@@ -73,8 +74,18 @@ class RedisLeaseSet:
         holder's entry under the same id is replaced, and returned this once. Raises
         `IndexUnavailable` after about 2 s.
         """
-        arguments = (id, entry, str(int(lease_s * 1000)), str(MAX_ENTRIES), str(MAX_ENTRY_BYTES))
+        arguments = (id, entry, _ms(lease_s), str(MAX_ENTRIES), str(MAX_ENTRY_BYTES))
         return self._entries(RedisCommand(self._key, arguments, script=_RENEW, writes=True))
+
+    def put(self, entry: bytes, former: bytes, lease_s: float) -> bool:
+        """Put an entry in place of the holder's former one (b"": none), or renew it.
+
+        It returns nothing else, for sets of many holders that need not know each other. False: the
+        set is full. Raises `IndexUnavailable`.
+        """
+        arguments = (former, entry, _ms(lease_s), str(MAX_ENTRIES))
+        reply = self._ask(RedisCommand(self._key, arguments, script=_PUT, writes=True))
+        return bool(reply == 1)
 
     def entries(self) -> list[bytes]:
         """Return all entries that have a lease, as `renew` does. Raises `IndexUnavailable`."""
@@ -85,6 +96,28 @@ class RedisLeaseSet:
     def remove(self, entry: bytes) -> None:
         """Give up the lease of an entry. Raises `IndexUnavailable`."""
         self._ask(RedisCommand(self._key, ("ZREM", self._key, entry), writes=True))
+
+    # Values lie in the slot of the set, if its name has a hash tag.
+
+    def put_value(self, name: str, value: bytes, lease_s: float) -> None:
+        """Keep a value beside the set for `lease_s`. Raises `IndexUnavailable`."""
+        key = self._value_key(name)
+        self._ask(RedisCommand(key, ("SET", key, value, "PX", _ms(lease_s)), writes=True))
+
+    def renew_value(self, name: str, lease_s: float) -> bool:
+        """Keep a value for `lease_s` from now on; return whether it is still there."""
+        key = self._value_key(name)
+        reply = self._ask(RedisCommand(key, ("PEXPIRE", key, _ms(lease_s)), writes=True))
+        return bool(reply == 1)
+
+    def value(self, name: str) -> bytes | None:
+        """Return a value; None if it has expired. Raises `IndexUnavailable`."""
+        key = self._value_key(name)
+        found = self._ask(RedisCommand(key, ("GET", key)))
+        return found if isinstance(found, bytes) else None
+
+    def _value_key(self, name: str) -> bytes:
+        return self._key + b":" + name.encode()
 
     def close(self) -> None:
         """Close the connections."""
@@ -143,3 +176,7 @@ class RedisLeaseSet:
             if time.monotonic() > deadline:
                 break
         raise IndexUnavailable(f"index {self}: {problem}")
+
+
+def _ms(seconds: float) -> str:
+    return str(int(seconds * 1000))

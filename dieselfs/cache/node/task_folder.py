@@ -51,7 +51,7 @@ def memory_root() -> Path:
     """
     base = Path(os.environ.get(VARIABLE) or "/dev/shm").absolute()
     root = base / f"dieselfs-{os.geteuid()}"
-    _make_private(root)
+    make_private(root)
     return root
 
 
@@ -155,7 +155,7 @@ class TaskFolder:
 
     def _make(self) -> None:
         while True:
-            _make_private(self.path)
+            make_private(self.path)
             try:
                 _make(self.chunks)
                 _make(self.plans)
@@ -341,7 +341,7 @@ _registry = _Registry()
 os.register_at_fork(after_in_child=_registry.forget)
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Create a folder that only this user can access, or check it.
 
     In a tmpfs that all users share any of them may have created the folder.
@@ -355,7 +355,7 @@ def _make_private(folder: Path) -> None:
                 f"the folder {folder.parent} does not exist",
                 f"set {VARIABLE} to a folder on a tmpfs with enough room",
             ) from None
-        _make_private(folder)  # swept between the two calls
+        make_private(folder)  # swept between the two calls
         return
     except OSError as error:
         raise LocalFileError(

@@ -10,9 +10,14 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from metadata.snapshot import Snapshot
+from metadata.snapshot_format import DIRECTORY_BASE
+
+HEAD_BYTES = 100
+DIRECTORIES = 2
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,9 @@ class MadeColumns:
     length: npt.NDArray[np.uint64]
     chunk_payload_bytes: npt.NDArray[np.uint64]
     chunk_id: npt.NDArray[np.void]
+    chunk_head_bytes: npt.NDArray[np.uint32]
+    parent: npt.NDArray[np.uint32]
+    """The directory of a file: `DIRECTORIES` of them, chunk by chunk."""
 
 
 class MadeSnapshot:
@@ -40,17 +48,20 @@ class MadeSnapshot:
             np.array([size for files in lengths for size in files], np.uint64),
             np.array(payloads, np.uint64),
             np.frombuffer(ids, "V16"),
+            np.full(len(lengths), HEAD_BYTES, np.uint32),
+            np.repeat(np.arange(len(lengths), dtype=np.uint32) % DIRECTORIES, counts),
         )
         self.chunk_first_inode = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
         self.file_count, self.chunk_count = sum(counts), len(lengths)
         self.id = id
+        self.dataset = DatasetRef("made", bytes(16))
 
     @classmethod
     def even(cls, chunks: int, files: int, file_bytes: int, id: str = "1-made") -> MadeSnapshot:
         return cls([[file_bytes] * files] * chunks, id=id)
 
     def chunk(self, number: int) -> ChunkRef:
-        return ChunkRef(chunk_id(number), 100, int(self.columns.chunk_payload_bytes[number]))
+        return ChunkRef(chunk_id(number), HEAD_BYTES, int(self.columns.chunk_payload_bytes[number]))
 
     def extent(self, inode: int) -> FileExtent:
         number = int(self.columns.chunk[inode])
@@ -73,6 +84,9 @@ class MadeSnapshot:
 
     def regular_files(self) -> None:
         return None
+
+    def path_of(self, inode: int) -> bytes:
+        return b"d%d" % (inode - DIRECTORY_BASE)
 
     def as_snapshot(self) -> Snapshot:
         return cast(Snapshot, self)

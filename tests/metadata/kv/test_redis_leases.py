@@ -7,6 +7,7 @@ from redis import RedisError
 from redis.crc import key_slot
 
 from metadata.errors import IndexUnavailable
+from metadata.kv import redis_leases
 from metadata.kv.redis_leases import RedisLeaseSet
 from tests.eventually import eventually
 from tests.services.redis_processes import RedisCluster, free_port
@@ -58,6 +59,33 @@ def test_who_looks_takes_no_lease_and_sees_none_that_has_ended(
     assert set(looking.entries()) == {b"a 1", b"b 1"}
     with pytest.raises(IndexUnavailable):
         RedisLeaseSet(f"redis://127.0.0.1:{free_port()}/0", name).entries()
+
+
+@pytest.mark.parametrize("server", ["redis_url", "redis_cluster_url"])
+def test_entries_of_holders_that_do_not_know_each_other(
+    server: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    leases = RedisLeaseSet(request.getfixturevalue(server), f"{{{name}}}:set")
+    assert leases.put(b"a 1", b"", LEASE_S)
+    assert leases.put(b"b 1", b"", 0.05)
+    assert leases.put(b"a 2", b"a 1", LEASE_S)
+    eventually(lambda: leases.entries() == [b"a 2"], "the other lease ends")
+    assert leases.value("x") is None
+    assert not leases.renew_value("x", LEASE_S)
+    leases.put_value("x", b"\0" * 100_000, LEASE_S)
+    assert leases.renew_value("x", 0.05)
+    eventually(lambda: leases.value("x") is None, "the value expires")
+
+
+def test_a_full_set_takes_no_more(
+    redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_leases, "MAX_ENTRIES", 1)
+    leases = RedisLeaseSet(redis_url, name)
+    assert leases.put(b"a 1", b"", LEASE_S)
+    assert not leases.put(b"b 1", b"", LEASE_S)
+    assert leases.put(b"a 2", b"a 1", LEASE_S)
+    assert leases.entries() == [b"a 2"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""The name of the job that a process reads for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dieselfs.cache.jobs.job_record import MAX_JOB_BYTES
+from dieselfs.config import Setting
+from dieselfs.errors import UsageError
+
+SLURM_VARIABLE: Final = "SLURM_JOB_ID"
+
+
+def job_name(
+    given: str | None, configured: Setting | None, task: str | None, environment: Mapping[str, str]
+) -> str:
+    """Return the job's name: as given, as configured, Slurm's job id, or the task's name.
+
+    "" stands for a reader without a name. Raises `UsageError` for a name that cannot be one.
+    """
+    if given is not None:
+        return checked_job(given, "--job")
+    if configured is not None:
+        return checked_job(configured.value, configured.origin)
+    slurm = environment.get(SLURM_VARIABLE, "")
+    return slurm if slurm and _is_name(slurm) else task or ""
+
+
+def checked_job(name: str, origin: str) -> str:
+    """Return the name; raise `UsageError` if it cannot be one."""
+    if not _is_name(name):
+        raise UsageError(
+            f"{origin}: {name!r} is not a name for a job",
+            f"use 1 to {MAX_JOB_BYTES} bytes of printable text",
+        )
+    return name
+
+
+def _is_name(text: str) -> bool:
+    is_short = len(text.encode(errors="surrogateescape")) <= MAX_JOB_BYTES
+    return bool(text.strip()) and text.isprintable() and is_short
