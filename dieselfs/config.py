@@ -35,6 +35,7 @@ _SSD_KEYS: Final = (
     *("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup"),
     *("ssd_policy", "ssd_shadow_policy", "ssd_write_budget", "ssd_buckets"),
 )
+_TRACE_KEYS: Final = ("record_trace", "record_trace_size")
 _MOUNT_KEYS: Final = ("patience", "refresh", "memory", "eviction", "prefill")
 _KEYS: Final = ("store", "index", "snapshots")
 SHARED_KEYS: Final = (
@@ -43,10 +44,10 @@ SHARED_KEYS: Final = (
     *_MOUNT_KEYS,
 )
 """The keys that may be set in the store, for all of its nodes."""
-_WITHOUT_DEFAULT: Final = ("index_login", *SHARED_KEYS[1:])
+_WITHOUT_DEFAULT: Final = ("index_login", *_TRACE_KEYS, *SHARED_KEYS[1:])
 """Keys that are optional and have no default."""
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
-_PATHS: Final = ("snapshots", "cache_cluster_secret_file", "ssd")
+_PATHS: Final = ("snapshots", "cache_cluster_secret_file", "ssd", "record_trace")
 DEFAULT_ORIGIN: Final = "default"
 _STORED: Final = "settings of "
 _LOGIN_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
@@ -107,6 +108,9 @@ class Config:
     ssd_shadow_policy: Setting | None = None
     ssd_write_budget: Setting | None = None
     ssd_buckets: Setting | None = None
+    record_trace: Setting | None = None
+    """The file of the trace recorder; `cache.trace_options` reads this and its size."""
+    record_trace_size: Setting | None = None
     index_login: Setting | None = None
     """USER:PASSWORD for an index whose URL names no user; `index` already has it."""
     patience: Setting | None = None

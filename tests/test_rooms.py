@@ -181,6 +181,7 @@ ARROWS = {
         "settings": "the settings in the store say where the index is",
     },
     "cache": {
+        "advice": "requests are recorded for `dlcmd advise`",
         "cache.cluster": "a part of the stack, and its settings",
         "cache.membership": "the task and its peers, as the environment names them",
         "cache.node": "where the task's memory is, and how much",

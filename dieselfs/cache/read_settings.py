@@ -10,6 +10,7 @@ from dieselfs.cache.node.task_folder import TaskFolder, default_task
 
 if TYPE_CHECKING:
     from chunkstore.chunk_format import DatasetRef
+    from dieselfs.advice.recorder import TraceSettings
     from dieselfs.cache.cluster.settings import CacheClusterSettings
     from dieselfs.cache.node.block_eviction import PolicyName
     from dieselfs.cache.ports.peer_settings import PeerSettings
@@ -29,6 +30,8 @@ class ReadSettings:
     """The part in the task's peer cache, if this process creates the task; None: none."""
     ssd: SsdSettings | None = None
     cache_cluster: CacheClusterSettings | None = None
+    trace: TraceSettings | None = None
+    """The file to which requests are recorded; None: they are not."""
 
     def folder(self, dataset: DatasetRef) -> TaskFolder:
         """Return the folder of node memory for readers of a dataset."""

@@ -21,7 +21,9 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import FileExtent
 from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.tiered_store import TieredStore
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import ObjectReader, ObjectStore
+from dieselfs.advice.recorder import Recorder
+from dieselfs.advice.recording_store import RecordingStore
 from dieselfs.cache.cluster.options import configured_cluster
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
@@ -102,6 +104,7 @@ class ReadStack:
         """
         self._dataset, self._settings, self._tags = dataset, settings, tags
         self.folder = settings.folder(dataset)
+        self._recorder = None if settings.trace is None else Recorder(settings.trace)
         self._below_ssd = below_ssd(store, dataset, settings, expected, tags)
         self.source, self._cluster_source = self._make_source(expected)
         self._warm_up: BackgroundWarmUp | None = None
@@ -113,13 +116,23 @@ class ReadStack:
         if ssd is not None:
             store_of_cluster = store.source if isinstance(store, CacheClusterStore) else None
             tiered = TieredStore(store, dataset, shared_tier(ssd), expected.object_bytes, tags)
+            if self._recorder is not None:
+                shared_tier(ssd).observe(self._recorder)
             return ChunkReader(tiered, dataset, expected), store_of_cluster
-        reader = ChunkReader(store, dataset, expected)
+        reader = ChunkReader(self._recorded(store, expected), dataset, expected)
         if cluster is None:
             return reader, None
         # Without an SSD in front, a cluster is asked for many files by one message a node.
         source = PeerSource(reader, CacheClusterPeers(cluster, dataset, tags))
         return source, source
+
+    def _recorded(self, store: ObjectStore, expected: ExpectedFiles) -> ObjectReader:
+        """Return the store, with a recorder in front of it if requests are recorded."""
+        if self._recorder is None:
+            return store
+        return RecordingStore(
+            store, self._dataset, self._recorder, expected.object_bytes, self._tags
+        )
 
     def open_memory(self, *, lead: bool = False, join: bool = True) -> NodeMemory:
         """Join the task's memory, or create it; the caller closes it. See `NodeMemory.open`.
@@ -185,6 +198,8 @@ class ReadStack:
         if self._warm_up is not None:
             self._warm_up.close(left_s(CLOSE_S))
             self._warm_up = None
+        if self._recorder is not None:
+            self._recorder.close(left_s(CLOSE_S))
 
 
 def peer_statistics(memory: NodeMemory) -> TaskTotals | None:

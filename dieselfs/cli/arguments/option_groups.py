@@ -82,6 +82,18 @@ def cache_cluster_secret_option(more: str = "") -> Decorator:
     )
 
 
+trace_options: Final = option_group(
+    click.option(
+        "--record-trace",
+        metavar="FILE",
+        help="Record which chunks are asked for, for `dlcmd advise`. If the file exists, a number "
+        "is added.",
+    ),
+    size_option("--record-trace-size", help_text="The most bytes of the trace (default: 64 MiB)."),
+)
+"""The options of the trace recorder: `dieselfs.cache.trace_options.TraceOptions`."""
+
+
 cache_cluster_options: Final = option_group(
     click.option(
         "--cache-cluster",

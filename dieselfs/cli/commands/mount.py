@@ -17,6 +17,7 @@ from dieselfs.cli.arguments.option_groups import (
     peer_options,
     ssd_options,
     ssd_warmup_option,
+    trace_options,
 )
 from dieselfs.cli.command import Size, command, former_option
 from dieselfs.cli.command_context import CommandContext
@@ -183,6 +184,7 @@ _ANSWER_TIMEOUT_S: Final = 2.0
 )
 @ssd_warmup_option
 @cache_cluster_options
+@trace_options
 @click.option("--allow-other", is_flag=True, help="Let other users access the mount.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of all files (default: you).")
 @click.option("--gid", type=click.IntRange(min=0), help="Group of all files (default: yours).")

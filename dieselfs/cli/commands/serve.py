@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dieselfs.cache.cluster.settings import DEFAULT_CLUSTER
-from dieselfs.cli.arguments.option_groups import cache_cluster_secret_option, ssd_options
+from dieselfs.cli.arguments.option_groups import (
+    cache_cluster_secret_option,
+    ssd_options,
+    trace_options,
+)
 from dieselfs.cli.command import command, former_option, log_to_stderr, size_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.values.sizes import human_size
@@ -67,6 +71,7 @@ CLOSE_S: Final = 4.0
 @cache_cluster_secret_option("; `dlcmd task secret` makes one")
 @ssd_options("Cache chunks in this folder of a local SSD (required unless configured).")
 @size_option("--memory", help_text="Memory for chunks just read (default: 256 MiB).")
+@trace_options
 @click.option(
     "--no-announce",
     is_flag=True,
@@ -92,9 +97,13 @@ def serve(context: CommandContext, **options: Any) -> None:
     from dieselfs.assembly import configured_patience_s, open_configured_store
     from dieselfs.cache.cluster.cache_node import CacheNode
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
+    from dieselfs.cache.trace_options import trace_settings, typed_options
 
     context = context.shared()
     settings = _settings(context, options)
+    recorded = trace_settings(
+        typed_options(options["record_trace"], options["record_trace_size"]), context.config
+    )
     log_to_stderr()
     prevent_core_dumps()
     ended = threading.Event()
@@ -105,6 +114,12 @@ def serve(context: CommandContext, **options: Any) -> None:
         raise LocalFileError(
             f"{settings.listen}: {error.strerror or error}", "choose another --listen"
         ) from error
+    recorder = None
+    if recorded is not None:
+        from dieselfs.advice.recorder import Recorder
+
+        recorder = Recorder(recorded)
+        node.tier.observe(recorder)
     warming = None
     if options["warm_on_miss"]:
         from dieselfs.cache.warmup.warm_on_miss import WarmOnMiss
@@ -125,6 +140,8 @@ def serve(context: CommandContext, **options: Any) -> None:
     if warming is not None:
         warming.close()
     node.close(CLOSE_S)
+    if recorder is not None:
+        recorder.close()
     log.info("ended")
 
 

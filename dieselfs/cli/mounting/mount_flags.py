@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.membership.peer_options import TASK_VARIABLE, PeerOptions
 from dieselfs.cache.ssd.options import POLICY_KEYS, PolicyOptions, SsdOptions, typed_folder
+from dieselfs.cache.trace_options import TraceOptions, typed_options
 from dieselfs.cli.mounting.mount_options import as_number
 from dieselfs.cli.values.sizes import parse_size
 from dieselfs.dataset.address import DatasetAddress
@@ -62,6 +63,7 @@ def mount_request(
         patience_s=_patience(flags, options),
         peers=_peers(options, flags),
         ssd=_ssd(options, flags),
+        trace=_trace(options, flags),
         cache_cluster=CacheClusterOptions(
             flags["cache_cluster"] or options.get("cache_cluster"),
             flags["cache_cluster_secret_file"] or options.get("cache_cluster_secret_file"),
@@ -87,6 +89,14 @@ def _ssd(options: dict[str, str], flags: dict[str, Any]) -> SsdOptions:
         flags["ssd_warmup"],
         PolicyOptions(*(flags[key] for key in POLICY_KEYS)),
     ).otherwise(in_options)
+
+
+def _trace(options: dict[str, str], flags: dict[str, Any]) -> TraceOptions:
+    size = options.get("record_trace_size")
+    in_options = TraceOptions(
+        options.get("record_trace"), None if size is None else parse_size(size)
+    )
+    return typed_options(flags["record_trace"], flags["record_trace_size"]).otherwise(in_options)
 
 
 def _peers(options: dict[str, str], flags: dict[str, Any]) -> PeerOptions:

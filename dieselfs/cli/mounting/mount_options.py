@@ -39,6 +39,7 @@ VALUES: Final = (
     *("ssd", "ssd_size", "ssd_admission", "ssd_eviction"),
     *("ssd_policy", "ssd_shadow_policy", "ssd_write_budget", "ssd_buckets"),
     *("cache_cluster", "cache_cluster_secret_file"),
+    *("record_trace", "record_trace_size"),
     *("store", "index", "profile"),
 )
 # A mount is read-only, without set-id programs and devices, whatever the options say. `rw` is the

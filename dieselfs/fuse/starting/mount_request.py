@@ -13,6 +13,7 @@ from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.membership.peer_options import PeerOptions
 from dieselfs.cache.ssd.options import SsdOptions
+from dieselfs.cache.trace_options import TraceOptions
 from dieselfs.config import Config, without_login
 from dieselfs.dataset.address import DatasetAddress
 
@@ -54,6 +55,8 @@ class MountRequest:
     ssd: SsdOptions = field(default_factory=SsdOptions)
     """Only what the caller gives, likewise."""
     cache_cluster: CacheClusterOptions = field(default_factory=CacheClusterOptions)
+    """Only what the caller gives, likewise."""
+    trace: TraceOptions = field(default_factory=TraceOptions)
     """Only what the caller gives, likewise."""
 
 
@@ -114,6 +117,8 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
         ("--ssd-shadow-policy", request.ssd.policies.shadow),
         ("--ssd-write-budget", request.ssd.policies.write_budget),
         ("--ssd-buckets", request.ssd.policies.buckets),
+        ("--record-trace", request.trace.file),
+        ("--record-trace-size", request.trace.size_bytes),
         ("--secret-file", None if secret_file is None else os.path.abspath(secret_file)),
         ("--cache-cluster", request.cache_cluster.cache_cluster),
         (

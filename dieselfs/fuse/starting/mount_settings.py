@@ -97,6 +97,7 @@ def ssd_settings(config: Config, request: MountRequest) -> SsdSettings | None:
 def read_settings(config: Config, request: MountRequest) -> ReadSettings:
     """Return the parts through which the mount reads."""
     from dieselfs.cache.read_settings import ReadSettings
+    from dieselfs.cache.trace_options import trace_settings
 
     return ReadSettings(
         task=request.task,
@@ -105,6 +106,7 @@ def read_settings(config: Config, request: MountRequest) -> ReadSettings:
         peers=peer_settings(config, request),
         ssd=ssd_settings(config, request),
         cache_cluster=cache_cluster_settings(config, request),
+        trace=trace_settings(request.trace, config),
     )
 
 
