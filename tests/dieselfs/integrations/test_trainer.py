@@ -1,101 +1,31 @@
 """The Trainer of transformers with two ranks, over a real mount."""
 
+import importlib
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, TrainingArguments
 
-from dieselfs.errors import UsageError
-from dieselfs.integrations.torch_loader import ChunkShuffleLoader
-from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
-from tests.dieselfs.integrations.framework_ranks import (
-    Numbers,
-    Record,
-    check_epochs,
-    check_plan,
-    run,
-)
+from tests.dieselfs.integrations.framework_ranks import check_epochs, check_plan, run
 from tests.mount.mounting import needs_fuse
 
 pytestmark = needs_fuse
 
 
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Linear(1, 1)
-
-    def forward(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"loss": self.weight(numbers.float()[:, None] / 500).mean()}
+@pytest.fixture(scope="module")
+def training() -> ModuleType:
+    """The module that imports transformers. Collection would do so in every worker."""
+    return importlib.import_module("tests.dieselfs.integrations.training_with_transformers")
 
 
-def collate(numbers: list[int]) -> dict[str, torch.Tensor]:
-    return {"numbers": torch.tensor(numbers)}
-
-
-class OurTrainer(Trainer):
-    record: Record
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        assert self.train_dataset is not None
-        return ChunkShuffleLoader(
-            self.train_dataset,
-            self.args.per_device_train_batch_size,
-            sampler=ChunkShuffleSampler(self.train_dataset, seed=1, group_size=3),
-            num_workers=self.args.dataloader_num_workers,
-            collate_fn=self.data_collator,
-        )
-
-    def training_step(self, model: Any, inputs: Any, *rest: Any, **options: Any) -> torch.Tensor:
-        step = self.state.global_step
-        self.record.trained(step, step // 16, inputs["numbers"].tolist())
-        return super().training_step(model, inputs, *rest, **options)
-
-
-def arguments(folder: Path, **options: Any) -> TrainingArguments:
-    return TrainingArguments(
-        str(folder),
-        use_cpu=True,
-        num_train_epochs=2,
-        per_device_train_batch_size=16,
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        logging_strategy="no",
-        save_strategy="steps",
-        **options,
-    )
-
-
-def train(mount: Path, folder: Path, record: Record, workers: int = 0, every: int = 5) -> None:
-    options = arguments(folder, dataloader_num_workers=workers, save_steps=every)
-    trainer = OurTrainer(Model(), options, collate, Numbers(mount))
-    trainer.record = record
-    trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")) or None)
-
-
-def test_interrupted(pets_mount: Path, tmp_path: Path) -> None:
-    whole = run(train, pets_mount, tmp_path / "whole", every=1000)
+def test_interrupted(training: ModuleType, pets_mount: Path, tmp_path: Path) -> None:
+    whole = run(training.train, pets_mount, tmp_path / "whole", every=1000)
     check_epochs(whole, 2)
     check_plan(pets_mount)
     for kill_at in (8, 22, 27, None):
-        found = run(train, pets_mount, tmp_path / "run", kill_at, workers=2)
+        found = run(training.train, pets_mount, tmp_path / "run", kill_at, workers=2)
     assert found == whole
 
 
-class SamplerAlone(Trainer):
-    def _get_train_sampler(self, *arguments: Any) -> Sampler[int]:
-        return ChunkShuffleSampler(self.train_dataset)
-
-
-def train_with_a_plain_loader(mount: Path, folder: Path, record: Record) -> None:
-    trainer = SamplerAlone(Model(), arguments(folder), collate, Numbers(mount))
-    with pytest.raises(UsageError, match="most samples would be lost"):
-        trainer.train()
-
-
-def test_a_plain_loader_is_refused(pets_mount: Path, tmp_path: Path) -> None:
-    run(train_with_a_plain_loader, pets_mount, tmp_path / "run")
+def test_a_plain_loader_is_refused(training: ModuleType, pets_mount: Path, tmp_path: Path) -> None:
+    run(training.train_with_a_plain_loader, pets_mount, tmp_path / "run")
