@@ -9,7 +9,9 @@ from typing import Final
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts, total_of
 from chunkstore.ssd.policy_runner import PolicyRunner
 
-_SHOWN_ROWS: Final = 100
+_SHOWN_ROWS: Final = 16
+_SHOWN_CHARACTERS: Final = 200
+"""The most of a name that is shown: programs read 64 KiB of `stats.json` at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class PolicyStatistics:
     counts: Mapping[str, int]
     """The sums over all rows: the fields of `PolicyCounts`, and `absorbed_bytes`."""
     rows: tuple[PolicyRow, ...]
-    """The rows with the most bytes that were asked for, 100 at most."""
+    """The rows with the most bytes that were asked for, 16 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +71,5 @@ def as_record(counts: PolicyCounts) -> dict[str, int]:
 def _shown(rows: Iterable[tuple[CountedRow, PolicyCounts]]) -> Iterable[PolicyRow]:
     most = sorted(rows, key=lambda row: (-row[1].hit_bytes - row[1].miss_bytes, row[0]))
     for row, counts in most[:_SHOWN_ROWS]:
-        yield PolicyRow(*row, as_record(counts))
+        dataset, bucket, job = (name[:_SHOWN_CHARACTERS] for name in row)
+        yield PolicyRow(dataset, bucket, job, as_record(counts))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from chunkstore.ssd.policy_counts import (
     PolicyCounts,
     total_of,
 )
+from chunkstore.ssd.policy_statistics import policy_statistics
 from chunkstore.ssd.segment_index import SegmentIndex
 
 
@@ -30,6 +33,20 @@ def test_rows_beyond_the_limit_are_counted_together() -> None:
     assert rows.take() == {CountedRow("d", "b0"): PolicyCounts(filled_bytes=3)}
     assert rows.take() == {}
     assert rows.all()[CountedRow("d", "b0")].absorbed_bytes == -2
+
+
+def test_statistics_stay_small() -> None:
+    """`dlcmd stats` reads 64 KiB of stats.json, which has two policies."""
+    rows = {
+        CountedRow("d", f"{number}" + "b" * 5000, "j" * 255): PolicyCounts(
+            hit_bytes=10**15 + number
+        )
+        for number in range(50)
+    }
+    shown = policy_statistics("next-use", rows)
+    assert shown.rows[0].bucket.startswith("49b")
+    assert shown.counts["absorbed_bytes"] == total_of(rows).hit_bytes
+    assert len(json.dumps(asdict(shown), indent=2)) < 25_000
 
 
 def test_processes_add_to_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
