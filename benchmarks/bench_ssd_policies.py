@@ -9,14 +9,17 @@ left for a policy that knows the order. Three questions:
 - table 3: each policy without a write budget, for each order (the paper's Figure 8);
 - figure 9: a write budget of 100 MB/s a node, with no minimum threshold (0.5 here: each bucket
   that has been read is above it);
-- table 4: *hybrid* with and without reinsertion, 1 GB/s a node.
+- table 4: *hybrid* with and without reinsertion, 1 GB/s a node;
+- wrong plans: *next-use* where jobs tell rates and positions that are 20 % wrong, positions that
+  are 60 s old, or other orders than they read (a lie). Bar: 0.9 of *future* with errors of 20 %;
+- regions: *next-use* by regions of 4 and 16 segments over single ones. Bar: 0.95 with 4.
 
 Each line has the absorbed share of all bytes, and the paper's ratio beside ours. A ratio over LRU
 is null if LRU absorbs less than 1 %. The nearest order has the least `error`: the mean of
 |ln(ours / paper's)| over the twelve ratios of Figure 8.
 
     python -m benchmarks.bench_ssd_policies [--quick] [--segments 4096] [--seeds 3]
-        [--region-segments 1]
+        [--region-segments 1] [--only table-3,figure-9,table-4,wrong-plans,regions]
 """
 
 from __future__ import annotations
@@ -24,18 +27,21 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from benchmarks.harness import report
-from benchmarks.policy_replay import requests_of, size_of
+from benchmarks.policy_replay import TRUTH, Told, requests_of, size_of
 from benchmarks.policy_workloads import ORDERS, SPLITS, WORKLOADS, Order, Trace, trace_of
 from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
+from dieselfs.advice.cache_model import EvictionOrder
 from dieselfs.advice.optimum import optimum
 from dieselfs.advice.replay import Replayed, replay
 
 NODES = 6
-POLICIES = ("lru", "fifo", "historic", "future", "hybrid")
+POLICIES = ("lru", "fifo", "historic", "future", "hybrid", "next-use")
+QUESTIONS = ("table-3", "figure-9", "table-4", "wrong-plans", "regions")
 OVER_LRU = {
     "synchronized": {"lru": 1.0, "fifo": 1.01, "historic": 2.01, "future": 2.27, "hybrid": 2.32},
     "pipelined": {"lru": 1.0, "fifo": 1.86, "historic": 0.80, "future": 5.84, "hybrid": 0.99},
@@ -54,14 +60,29 @@ REINSERTED = {"hit_rate": 1.03, "fills": 0.82}
 _LEAST_SHARE = 0.01
 
 
-def run(trace: Trace, settings: PolicySettings, region_segments: int, *, is_lru: bool) -> Replayed:
+WRONG_PLANS = {
+    "right": TRUTH,
+    "rate 20 % wrong": Told(rate_error=0.2),
+    "position 20 % wrong": Told(position_error=0.2),
+    "rate and position 20 % wrong": Told(rate_error=0.2, position_error=0.2),
+    "60 s late": Told(late_s=60.0),
+    "a lie": Told(is_lie=True),
+}
+
+
+def run(
+    trace: Trace, settings: PolicySettings, region_segments: int, told: Told = TRUTH
+) -> Replayed:
+    """Replay a trace; `settings` may name `lru` and `fifo`, which admit everything."""
     history = RequestHistory(capacity_segments=16 * trace.segments)
-    return replay(
-        requests_of(trace),
-        policy_of(settings, history),
-        size_of(trace, region_segments),
-        "lru" if is_lru else "fifo",
-    )
+    name: EvictionOrder = "lru"
+    if settings.name == "next-use":
+        name = "next-use"
+    elif settings.name in ("lru", "fifo"):
+        name = "fifo" if settings.name == "fifo" else "lru"
+        settings = replace(settings, name="all")
+    policy, size = policy_of(settings, history), size_of(trace, region_segments)
+    return replay(requests_of(trace, told), policy, size, name)
 
 
 def ceiling_of(trace: Trace) -> float:
@@ -76,14 +97,11 @@ def table_3(order: Order, segments: int, seeds: Sequence[int], region_segments: 
         ceiling = fmean(ceiling_of(trace) for trace in traces)
         shares = {}
         for policy in POLICIES:
-            settings = PolicySettings("all" if policy in ("lru", "fifo") else policy)
-            runs = [
-                run(trace, settings, region_segments, is_lru=policy != "fifo") for trace in traces
-            ]
+            runs = [run(trace, PolicySettings(policy), region_segments) for trace in traces]
             shares[policy] = fmean(found.absorbed_share for found in runs)
             over_lru = shares[policy] / shares["lru"] if shares["lru"] > _LEAST_SHARE else None
-            paper = OVER_LRU[workload.name][policy]
-            if policy != "lru":
+            paper = OVER_LRU[workload.name].get(policy)
+            if policy != "lru" and paper is not None:
                 found = max(shares[policy], 1e-4) / max(shares["lru"], 1e-4)
                 distances.append(abs(math.log(found / paper)))
             report(
@@ -110,9 +128,10 @@ def figure_9(order: Order, segments: int, seed: int, region_segments: int) -> No
     trace = trace_of(WORKLOADS[0], order, segments, seed)
     ceiling = ceiling_of(trace)
     base = None
-    for policy, (paper_absorbed, paper_written) in BUDGETED.items():
+    for policy in (*BUDGETED, "next-use"):
+        paper_absorbed, paper_written = BUDGETED.get(policy, (None, None))
         settings = PolicySettings(policy, minimum=0.5, write_budget=budget)
-        found = run(trace, settings, region_segments, is_lru=True)
+        found = run(trace, settings, region_segments)
         base = base or found
         report(
             "figure 9",
@@ -138,7 +157,6 @@ def table_4(order: Order, segments: int, seed: int, region_segments: int) -> Non
             trace,
             PolicySettings("hybrid", write_budget=budget, reinsertion_offset=offset),
             region_segments,
-            is_lru=True,
         )
         for offset in (None, 1.0)
     )
@@ -158,6 +176,47 @@ def table_4(order: Order, segments: int, seed: int, region_segments: int) -> Non
     )
 
 
+def wrong_plans(order: Order, segments: int, seed: int) -> None:
+    """Report *next-use* with plans that are wrong, over *future* and LRU."""
+    for workload in WORKLOADS:
+        trace = trace_of(workload, order, segments, seed)
+        ceiling = ceiling_of(trace)
+        lru, simpler = (run(trace, PolicySettings(name), 1) for name in ("lru", "future"))
+        for name, told in WRONG_PLANS.items():
+            found = run(trace, PolicySettings("next-use"), 1, told)
+            report(
+                "wrong plans",
+                workload=workload.name,
+                policy="next-use",
+                order=order.name,
+                plans=name,
+                absorbed_share=found.absorbed_share,
+                over_lru=found.hits / max(1, lru.hits),
+                over_future=found.hits / max(1, simpler.hits),
+                of_optimum=found.absorbed_share / ceiling,
+            )
+
+
+def regions(order: Order, segments: int, seed: int) -> None:
+    """Report *next-use* and LRU by regions over the same by single segments."""
+    for workload in WORKLOADS:
+        trace = trace_of(workload, order, segments, seed)
+        for policy in ("lru", "next-use"):
+            single = run(trace, PolicySettings(policy), 1)
+            for count in (4, 16):
+                found = run(trace, PolicySettings(policy), count)
+                report(
+                    "regions",
+                    workload=workload.name,
+                    policy=policy,
+                    order=order.name,
+                    region_segments=count,
+                    cache_regions=int(workload.cache_partitions * segments / count),
+                    absorbed_share=found.absorbed_share,
+                    over_single=found.hits / max(1, single.hits),
+                )
+
+
 def written_rate(trace: Trace, found: Replayed) -> float:
     """Return the bytes written a second of virtual time."""
     return found.written / trace.duration_s
@@ -170,6 +229,7 @@ def main() -> None:
     parser.add_argument("--segments", type=int, default=4096, help="of a partition")
     parser.add_argument("--seeds", type=int, default=3, help="traces of each workload")
     parser.add_argument("--region-segments", type=int, default=1, help="evicted together")
+    parser.add_argument("--only", default=",".join(QUESTIONS))
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     segments, seeds = (256, 1) if options.quick else (options.segments, options.seeds)
@@ -177,14 +237,30 @@ def main() -> None:
         parser.error(f"--segments {segments}: it must be a multiple of {SPLITS}")
     if seeds < 1 or options.region_segments < 1:
         parser.error("--seeds and --region-segments must be positive")
-    regions = options.region_segments
-    errors = {order: table_3(order, segments, range(1, seeds + 1), regions) for order in ORDERS}
-    nearest = min(errors, key=errors.__getitem__)
-    report("nearest to figure 8", order=nearest.name, error=errors[nearest])
-    own = next(order for order in ORDERS if order.name == "own-splits")
-    for order in dict.fromkeys((ORDERS[0], nearest, own)):
-        figure_9(order, segments, 1, regions)
-        table_4(order, segments, 1, regions)
+    together = options.region_segments
+    asked = options.only.split(",")
+    if wrong := set(asked) - set(QUESTIONS):
+        parser.error(f"--only {', '.join(sorted(wrong))}: write {' or '.join(QUESTIONS)}")
+    if "table-3" in asked:
+        errors = {
+            order: table_3(order, segments, range(1, seeds + 1), together) for order in ORDERS
+        }
+        nearest = min(errors, key=errors.__getitem__)
+        report("nearest to figure 8", order=nearest.name, error=errors[nearest])
+    same, nearest_known, own = (
+        next(order for order in ORDERS if order.name == name)
+        for name in ("same", "windows-2", "own-splits")
+    )
+    for order in (same, nearest_known, own):
+        if "figure-9" in asked:
+            figure_9(order, segments, 1, together)
+        if "table-4" in asked:
+            table_4(order, segments, 1, together)
+    for order in (nearest_known, own):
+        if "wrong-plans" in asked:
+            wrong_plans(order, segments, 1)
+        if "regions" in asked:
+            regions(order, segments, 1)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ class RegionCache:
         self._largest_bytes = max(1, region_bytes)
         self._born = 0
         self._now = 0.0
+        self._rank_of: dict[int, float] = {}
+        """The current rank of each closed region."""
         self._ranked: list[tuple[float, int, int]] | None = None
         """A heap of closed regions: less rank, less age, number. None: there is no prediction."""
 
@@ -69,6 +71,8 @@ class RegionCache:
             return False
         if self._is_lru:
             self._regions.move_to_end(region)
+        if self._ranked is not None and region not in self._open.values():
+            self._rank(region)
         return True
 
     def fits(self, length: int) -> bool:
@@ -134,8 +138,10 @@ class RegionCache:
         keys = self._regions[number].keys
         uses = self._predict(keys)
         if uses is not None and self._ranked is not None:
-            rank = region_ranks(uses, np.zeros(len(keys), np.int64), 1, self._now)[0]
-            heapq.heappush(self._ranked, (-float(rank), -number, number))
+            rank = float(region_ranks(uses, np.zeros(len(keys), np.int64), 1, self._now)[0])
+            if self._rank_of.get(number) != rank:
+                self._rank_of[number] = rank
+                heapq.heappush(self._ranked, (-rank, -number, number))
 
     def _victim(self) -> int:
         if self._ranked is not None:
@@ -148,11 +154,13 @@ class RegionCache:
         )
 
     def _drop_evicted(self) -> None:
-        while self._ranked and self._ranked[0][2] not in self._regions:
+        """Drop entries of regions that were evicted, or whose rank has changed."""
+        while self._ranked and self._rank_of.get(self._ranked[0][2]) != -self._ranked[0][0]:
             heapq.heappop(self._ranked)
 
     def _evict(self, number: int) -> list[int]:
         region = self._regions.pop(number)
+        self._rank_of.pop(number, None)
         self._reserved_bytes -= region.reserved_bytes
         self._open = {kind: each for kind, each in self._open.items() if each != number}
         for key in region.keys:
@@ -171,6 +179,7 @@ class RegionCache:
         sizes = [len(self._regions[number].keys) for number in numbers]
         regions = np.repeat(np.arange(len(numbers)), sizes)
         ranks = region_ranks(uses, regions, len(numbers), now).tolist()
+        self._rank_of = dict(zip(numbers, ranks, strict=True))
         self._ranked = [
             (-rank, -number, number) for rank, number in zip(ranks, numbers, strict=True)
         ]

@@ -50,6 +50,8 @@ class JobSpecification:
     """The reader among the job's, for instance a node; a job of one reader needs none."""
     plan: PlannedReads | None = None
     """The order, if the reader tells it."""
+    repeats: bool = False
+    """True if the job begins again with all buckets when it has finished them."""
 
     def __post_init__(self) -> None:
         if not self.job:

@@ -7,11 +7,13 @@ from typing import Final
 
 from chunkstore.ssd.policies.baselines import AdmitEverything, RandomRejection, RejectFirstMiss
 from chunkstore.ssd.policies.history import RequestHistory
+from chunkstore.ssd.policies.next_use import NextUsePolicy
 from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.priority import PRIORITIES
 from chunkstore.ssd.policies.threshold_policy import MINIMUM, ThresholdPolicy
 
-NAMES: Final = ("all", "reject-first", "dynamic", *PRIORITIES)
+NEXT_USE: Final = "next-use"
+NAMES: Final = ("all", "reject-first", "dynamic", *PRIORITIES, NEXT_USE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,13 @@ def policy_of(settings: PolicySettings, history: RequestHistory | None = None) -
                 reinsertion_offset=settings.reinsertion_offset,
                 history=history,
             )
+    if settings.name == NEXT_USE:
+        return NextUsePolicy(
+            minimum=settings.minimum,
+            write_budget=settings.write_budget,
+            reinsertion_offset=settings.reinsertion_offset,
+            history=history,
+        )
     if settings.name == "all":
         return AdmitEverything()
     if settings.name == "reject-first":

@@ -46,7 +46,8 @@ class ThresholdPolicy:
             math.isfinite(reinsertion_offset) and reinsertion_offset >= 0
         ):
             raise ValueError(f"a reinsertion offset of {reinsertion_offset}; it must not be < 0")
-        self._priority = priority
+        self.priority = priority
+        """The kind of priority; a change counts from the next refresh on."""
         self._minimum = minimum
         self._history = history or RequestHistory()
         self._jobs = PublishedJobs()
@@ -119,9 +120,9 @@ class ThresholdPolicy:
     def _priorities(self, elapsed_s: float) -> Priorities:
         past: Priorities = {}
         coming: Priorities = {}
-        if self._priority != "future":
+        if self.priority != "future":
             past = historic(self._history.requested())
-        if self._priority != "historic":
+        if self.priority != "historic":
             coming = future(self._jobs.alive(elapsed_s), self._history.reads().keys())
         return hybrid(past, coming)
 

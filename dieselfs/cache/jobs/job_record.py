@@ -77,6 +77,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
             LEASE_S,
             self.reader,
             plan,
+            self.repeats,
         )
 
     def ended(self) -> JobSpecification:
