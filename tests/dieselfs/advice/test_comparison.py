@@ -1,0 +1,97 @@
+"""The comparison of SSD tiers by a trace, and its recommendation."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dieselfs.advice.comparison import Comparison, Outcome, Question, compare, requests_of
+from dieselfs.advice.replay import Replayed
+from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.cli.rendering.advice_table import recommendation
+from dieselfs.errors import UsageError
+from tests.dieselfs.advice.made_traces import made
+
+
+def epochs(count: int = 4, chunks: int = 64) -> RequestTrace:
+    order = random.Random(1)
+    keys = [key for _ in range(count) for key in order.sample(range(chunks), chunks)]
+    return made(keys, [1000] * len(keys))
+
+
+def test_sizes_policies_and_regions() -> None:
+    trace = epochs()
+    question = Question((32_000, 64_000), ("lru", "historic"), (0, 4000))
+    advanced: list[int] = []
+    found = compare(trace, question, advanced.append)
+    assert sum(advanced) == requests_of(trace, question) == 256 * 2 * (1 + 4)
+    assert found.working_set_bytes == 64_000
+    assert [(each.cache_bytes, each.region_bytes, each.policy) for each in found.outcomes] == [
+        (size, region, policy)
+        for size in (32_000, 64_000)
+        for region in (0, 4000)
+        for policy in ("lru", "historic")
+    ]
+    assert found.optimum_shares[64_000] == 0.75
+    for each in found.outcomes:
+        assert each.absorbed_share <= found.optimum_shares[each.cache_bytes]
+        assert each.store_bytes == round(256_000 * (1 - each.absorbed_share))
+    whole = next(each for each in found.outcomes if each.cache_bytes == 64_000)
+    assert (whole.policy, whole.absorbed_share) == ("lru", 0.75)
+
+
+def test_what_is_tried_by_default() -> None:
+    found = compare(epochs(2), Question())
+    assert sorted(found.optimum_shares) == [8000, 16_000, 32_000, 48_000, 64_000]
+    names = {each.policy for each in found.outcomes}
+    assert {"lru", "fifo", "future"} <= names
+    assert not names & {"all", "dynamic"}
+    found = compare(epochs(2), Question((64_000,), write_budget=1e6))
+    assert "dynamic" in {each.policy for each in found.outcomes}
+
+
+def outcome(cache_bytes: int, policy: str, absorbed: int) -> Outcome:
+    return Outcome(policy, cache_bytes << 30, 0, Replayed(100, absorbed, 0, 0, 0))
+
+
+def test_the_knee() -> None:
+    outcomes = [
+        *(outcome(200, "lru", 5), outcome(200, "next-use", 44)),
+        *(outcome(400, "lru", 15), outcome(400, "next-use", 83)),
+        *(outcome(800, "lru", 87), outcome(800, "next-use", 87)),
+    ]
+    optima = {size << 30: share for size, share in ((200, 0.5), (400, 0.85), (800, 0.9))}
+    found = Comparison(0, outcomes, optima)
+    assert [each.policy for each in found.best] == ["next-use", "next-use", "lru"]
+    assert recommendation(found) == (
+        "400 GiB with next-use absorb 83%; 800 GiB add 4%; lru absorbs 15% there; "
+        "the optimum is 85%"
+    )
+    alone = Comparison(0, outcomes[:2], optima)
+    assert recommendation(alone).startswith("200 GiB with next-use absorb 44%; lru absorbs 5%")
+    nothing = Comparison(0, [outcome(200, "lru", 0)], optima)
+    assert nothing.recommended is None
+    assert "too few are repeated" in recommendation(nothing)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        (Question((0,)), "an SSD of 0 bytes"),
+        (Question(policies=("clever",)), "no cache policy 'clever'"),
+        (Question(policies=("dynamic",)), "needs a write budget"),
+        (Question(policies=("future",), write_budget=float("nan")), "budget"),
+        (Question((4000,), region_bytes=(3000,)), "regions of 3000 bytes on an SSD of 4000"),
+    ],
+)
+def test_questions_that_make_no_sense(question: Question, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        compare(epochs(2), question)
+
+
+def test_traces_without_an_answer() -> None:
+    with pytest.raises(UsageError, match="no requests"):
+        compare(made([]), Question())
+    with pytest.raises(UsageError, match="no chunk was read twice among 3 requests"):
+        compare(made([1, 2, 3]), Question())
