@@ -219,7 +219,9 @@ def test_out_for_too_long(impatient: Bench, measured: Measured) -> None:
     assert raised.value.errno == errno.EIO
     measured.note(f"EIO after {measured.longest_s:.1f} s")
     # A wait of less than 1 s would not be remembered: the patience is well above that.
-    assert impatient.mount.statistics()["store"]["retry"]["given_up"] == before + 1
+    # A busy machine gives the mount's look for newer commits the time to be given up as well.
+    given_up = impatient.mount.statistics()["store"]["retry"]["given_up"] - before
+    assert 1 <= given_up <= 2
     impatient.flap("ok")
     eventually(lambda: try_read(path) == content(cold[0]), "bytes", 10)
 

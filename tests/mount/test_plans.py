@@ -262,7 +262,8 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
     def look() -> None:
         found = shuffled.statistics()
         sampled.append((found["plan"]["window_bytes"], found["cache"]["node"]["cached_bytes"]))
-        assert found["page_cache"]["planned"]["outside_bytes"] <= BUDGET + CHUNK_BYTES
+        # Chunks that arrive at once exceed it until the pages behind the reader are dropped.
+        eventually(lambda: planned_pages_of(shuffled)["outside_bytes"] <= BUDGET + CHUNK_BYTES)
 
     total_bytes = sum(len(content(path)) for path in order)
     assert BUDGET / total_bytes < 0.07
