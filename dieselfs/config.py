@@ -44,7 +44,7 @@ SHARED_KEYS: Final = (
     *_MOUNT_KEYS,
 )
 """The keys that may be set in the store, for all of its nodes."""
-_WITHOUT_DEFAULT: Final = ("index_login", *_TRACE_KEYS, *SHARED_KEYS[1:])
+_WITHOUT_DEFAULT: Final = ("index_login", "job", *_TRACE_KEYS, *SHARED_KEYS[1:])
 """Keys that are optional and have no default."""
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
 _PATHS: Final = ("snapshots", "cache_cluster_secret_file", "ssd", "record_trace")
@@ -113,6 +113,8 @@ class Config:
     record_trace_size: Setting | None = None
     index_login: Setting | None = None
     """USER:PASSWORD for an index whose URL names no user; `index` already has it."""
+    job: Setting | None = None
+    """The training run for which a mount reads."""
     patience: Setting | None = None
     """The seconds that reads of a mount or a client wait for a store that does not answer."""
     refresh: Setting | None = None

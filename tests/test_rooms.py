@@ -150,6 +150,7 @@ ARROWS = {
         "cache.membership": "options of a request",
         "cache.node": "a policy of a request",
         "cache.ports": "a secret prevents core dumps",
+        "cache.jobs": "the job's name",
         "cache.ssd": "options of a request; pinned blobs",
         "cache.warmup": "what the SSD has is mounted without the store",
         "dataset": "the first mount makes a snapshot of a dataset",

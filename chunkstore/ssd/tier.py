@@ -153,6 +153,7 @@ class SsdTier:
         """The policy runner; None while there is no policy, shadow policy or observer."""
         self._observe = None
         self._policy_file = PolicyFile(self._folder)
+        self._on_policy: list[Callable[[], object]] = []
         self._chosen = PolicyChoice()
         self._choose(self._choice)
 
@@ -329,6 +330,15 @@ class SsdTier:
         if runner is not None:
             runner.publish(specification)
 
+    def when_policy(self, call: Callable[[], object]) -> None:
+        """Call `call` now if there is a policy runner, and whenever a policy is chosen later.
+
+        It must return quickly and never raise; the tier's thread may call it.
+        """
+        self._on_policy.append(call)
+        if self.runner is not None:
+            call()
+
     def observe(self, observer: Observer | None) -> None:
         """Show requests, decisions and published specifications to an observer, or to none."""
         self._observe = observer
@@ -346,6 +356,9 @@ class SsdTier:
         else:
             runner.observe = self._observe
             runner.change(choice)
+        if self.runner is not None:
+            for call in self._on_policy:
+                call()
 
     def _chunk_read(
         self,

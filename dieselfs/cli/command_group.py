@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "mountd": "Run the mount service for ordinary users, as root.",
     "stats": "Show the statistics of a mount.",
     "why": "Show where the bytes of a file lie, and why.",
+    "jobs": "List what jobs read now, and how far they are.",
     "task": "Show the tasks of this node and their peers.",
     "serve": "Run a cache node, which serves chunks from an SSD.",
     "cluster": "Show the cache nodes of a cache cluster.",

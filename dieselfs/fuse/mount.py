@@ -55,6 +55,7 @@ from dieselfs.fuse.supervision.shutdown import Shutdown
 from dieselfs.fuse.supervision.supervisor import Handed, Role
 from dieselfs.prefetch.preload import Preload
 from dieselfs.prefetch.requirement import require_room_for
+from dieselfs.prefetch.window import FollowedOrder
 from dieselfs.shuffle.shuffle_lists import ListedOrder, ShuffleLists
 from metadata.snapshot import ROOT, Snapshot
 
@@ -78,6 +79,8 @@ Observed: TypeAlias = Mapping[str, Callable[[], object]]
 
 Each gives a dataclass or None. The names are freshness, store, peers, ssd and cache_cluster.
 """
+BeginsJobs: TypeAlias = Callable[[Callable[[], FollowedOrder | None], Callable[[], int]], None]
+"""A function that takes the order that is followed now, and a count of reads, to publish them."""
 NOTHING_OBSERVED: Final[Observed] = dict.fromkeys(
     ("freshness", "store", "peers", "ssd", "cache_cluster"), lambda: None
 )
@@ -91,13 +94,14 @@ def run_mount(
     observed: Observed,
     shutdown: Shutdown,
     whereabouts: Callable[[FileExtent], Any] | None = None,
+    begin_jobs: BeginsJobs | None = None,
 ) -> None:
     """Serve until the mount ends, or another server takes over.
 
     Call it from the main thread, which gets the signals. `snapshot` and `source` stay the caller's,
     to close afterwards; `shutdown` bounds the time for that. `whereabouts` answers `dlcmd why`.
-    Raises `MountError` if the mount cannot be made, and `PlanTooLarge` if its memory is too small
-    for the order that will be read.
+    `begin_jobs` publishes what is read. Raises `MountError` if the mount cannot be made, and
+    `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     if handed.role is Role.FIRST:
         check_mountable(options.mountpoint, options.nonempty)
@@ -105,7 +109,10 @@ def run_mount(
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
         log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
-    _Server(snapshot, source, options, handed, observed, shutdown, whereabouts).run()
+    server = _Server(snapshot, source, options, handed, observed, shutdown, whereabouts)
+    if begin_jobs is not None:
+        begin_jobs(server.followed, server.bytes_read)
+    server.run()
 
 
 class _Server:
@@ -169,6 +176,12 @@ class _Server:
             lambda: self._made_front().read_names_ahead(),
             self._foreign_plans,
         )
+
+    def followed(self) -> FollowedOrder | None:
+        return None if self._plans is None else self._plans.followed()
+
+    def bytes_read(self) -> int:
+        return self._reader.statistics().bytes_read
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):

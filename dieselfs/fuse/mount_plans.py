@@ -22,7 +22,7 @@ from dieselfs.prefetch.plan_file import open_plan
 from dieselfs.prefetch.plans import AnnouncedPlan, ListedPlan
 from dieselfs.prefetch.prefetcher import PlannedMemory, Prefetcher
 from dieselfs.prefetch.progress_tracker import MountProgress, ProgressTracker
-from dieselfs.prefetch.window import PrefetchStatistics
+from dieselfs.prefetch.window import FollowedOrder, PrefetchStatistics
 from dieselfs.shuffle.order import parse_parameters
 from dieselfs.shuffle.shuffle_lists import ListedOrder
 from metadata.snapshot import Snapshot
@@ -220,6 +220,10 @@ class MountPlans:
     def is_prefetching(self) -> bool:
         """Return True if the chunks of a known order are prefetched."""
         return self._prefetcher.is_running
+
+    def followed(self) -> FollowedOrder | None:
+        """Return the order that is prefetched now, and how far it is read; None without one."""
+        return self._prefetcher.followed()
 
     def sources(self) -> PlanSources:
         """Return where the plans that are read now come from."""

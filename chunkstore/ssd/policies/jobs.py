@@ -52,6 +52,8 @@ class JobSpecification:
     """The order, if the reader tells it."""
     repeats: bool = False
     """True if the job begins again with all buckets when it has finished them."""
+    is_reading: bool = False
+    """True if the reader is known to read now. Its requests may go to other tiers than this one."""
 
     def __post_init__(self) -> None:
         if not self.job:

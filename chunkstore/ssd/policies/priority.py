@@ -27,12 +27,13 @@ def historic(requested: Mapping[Bucket, RequestedBytes]) -> Priorities:
 def future(jobs: Iterable[JobSpecification], active: Collection[str]) -> Priorities:
     """Return how many active jobs have yet to finish each bucket.
 
-    A job counts once, even if its specification names a bucket twice. One that repeats counts once
-    more, for its next pass.
+    A job is active if it has requested something in the window, or is known to read elsewhere. It
+    counts once, even if its specification names a bucket twice. One that repeats counts once more,
+    for its next pass.
     """
     readers: Counter[Bucket] = Counter()
     for job in jobs:
-        if job.job in active:
+        if job.is_reading or job.job in active:
             readers.update(set(job.buckets) - job.finished)
             if job.repeats:
                 readers.update(set(job.buckets))

@@ -6,13 +6,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.tier import SsdTier
 from dieselfs.cache.jobs.job_registry import JobRegistry
 from dieselfs.cache.jobs.job_watcher import JobWatcher
 from dieselfs.cache.jobs.registries import job_registry
 from dieselfs.errors import RegistryUnavailable
+from metadata.errors import IndexUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -33,37 +35,55 @@ class Beat(Protocol):
 
 
 class JobBeats:
-    """The thread, from its creation until `close`. It alone uses the registry."""
+    """The thread, from `start` until `close`. It alone uses the registry."""
 
     def __init__(
-        self, registry: JobRegistry, parts: Sequence[Beat], beat_s: float = BEAT_S
+        self,
+        make_registry: Callable[[], JobRegistry],
+        parts: Sequence[Beat],
+        beat_s: float = BEAT_S,
     ) -> None:
-        self._registry, self._parts, self._beat_s = registry, parts, beat_s
+        """Create it without a thread. `make_registry` may raise `IndexUnavailable`."""
+        self._make_registry, self._parts, self._beat_s = make_registry, parts, beat_s
         self._is_out = self._has_failed = False
-        self._ending = threading.Event()
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-        self._thread.start()
+        self._lock, self._ending = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun or is closed. Returns at once, from any thread."""
+        with self._lock:
+            if self._thread is None and not self._ending.is_set():
+                self._pid = os.getpid()
+                self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+                self._thread.start()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Withdraw what was published, if time permits; otherwise its lease ends it."""
-        if os.getpid() == self._pid:  # a forked child has no thread, and the record is its parent's
+        with self._lock:
             self._ending.set()
-            self._thread.join(timeout_s)
+            thread = self._thread
+        # A forked child has no such thread, and the record is its parent's.
+        if thread is not None and os.getpid() == self._pid:
+            thread.join(timeout_s)
 
     def _run(self) -> None:
+        try:
+            registry = self._make_registry()
+        except IndexUnavailable as error:
+            log.warning("job records are neither published nor seen: %s", error)
+            return
         while not self._ending.is_set():
-            self.beat()
+            self._beat(registry)
             self._ending.wait(self._beat_s)
         for part in self._parts:
-            part.end(self._registry)
-        self._registry.close()
+            part.end(registry)
+        registry.close()
 
-    def beat(self) -> None:
+    def _beat(self, registry: JobRegistry) -> None:
         """Do all that is due; a registry that is away is logged once, and asked again."""
         try:
             for part in self._parts:
-                part.beat(self._registry)
+                part.beat(registry)
         except RegistryUnavailable as error:
             if not self._is_out:
                 log.warning("job records are neither published nor seen now: %s", error)
@@ -79,9 +99,12 @@ class JobBeats:
         self._is_out = False
 
 
-def watch_jobs(index_url: str, publish: Callable[[JobSpecification], object]) -> JobBeats:
-    """Hand what all readers publish to a policy runner's `publish`, until the result is closed.
+def watch_jobs(index_url: str, tier: SsdTier) -> JobBeats:
+    """Tell the tier's cache policy what all readers publish, as soon as the tier has a policy.
 
-    Raises `IndexUnavailable` if the URL is no address of a Redis. Costs no request here.
+    The caller closes the result. Without a policy there is no thread and no request.
     """
-    return JobBeats(job_registry(index_url), [JobWatcher(publish)])
+    watcher = JobWatcher(tier.publish, lambda: tier.runner is not None)
+    beats = JobBeats(partial(job_registry, index_url), [watcher])
+    tier.when_policy(beats.start)
+    return beats

@@ -78,6 +78,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
             self.reader,
             plan,
             self.repeats,
+            is_reading=True,
         )
 
     def ended(self) -> JobSpecification:

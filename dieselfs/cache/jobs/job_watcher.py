@@ -20,17 +20,25 @@ MAX_ORDERS_BYTES: Final = 256 << 20
 class JobWatcher:
     """Hands the specification of each reader to `publish`. One thread uses it."""
 
-    def __init__(self, publish: Callable[[JobSpecification], object]) -> None:
+    def __init__(
+        self,
+        publish: Callable[[JobSpecification], object],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         """`publish` gets the specifications of all readers at each beat, which renews their leases.
 
-        Of a reader that is gone it gets one without buckets.
+        Of a reader that is gone it gets one without buckets. Nothing is asked unless
+        `is_wanted`.
         """
-        self._publish = publish
+        self._publish, self._is_wanted = publish, is_wanted
         self._known: dict[str, JobRecord] = {}
         self._orders: dict[str, PublishedOrder] = {}
 
     def beat(self, registry: JobRegistry) -> None:
         """Poll the registry. Raises `RegistryUnavailable`; then leases of the policy run out."""
+        if not self._is_wanted():
+            self._known, self._orders = {}, {}
+            return
         records = {record.reader: record for record in registry.records()}
         named = {record.order for record in records.values()}
         self._orders = {id: order for id, order in self._orders.items() if id in named}

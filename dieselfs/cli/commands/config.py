@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dieselfs.config import Config, Setting
 
-_LOCAL_KEYS: Final = ("store", "snapshots", "index_login")
+_LOCAL_KEYS: Final = ("store", "snapshots", "index_login", "job")
 """Keys of each node, which cannot be set in the store; `config explain` shows them too."""
 
 

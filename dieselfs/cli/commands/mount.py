@@ -123,6 +123,14 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     ),
 )
 @click.option(
+    "--job",
+    metavar="NAME",
+    help=(
+        "The training run that reads here, by which cache policies know it (default: the job id "
+        "of Slurm, or else --task)."
+    ),
+)
+@click.option(
     "--preload",
     is_flag=True,
     help="Fetch chunks when the mount starts, as many as fit into node memory.",

@@ -96,6 +96,7 @@ def serve(context: CommandContext, **options: Any) -> None:
     """
     from dieselfs.assembly import configured_patience_s, open_configured_store
     from dieselfs.cache.cluster.cache_node import CacheNode
+    from dieselfs.cache.jobs.job_beats import watch_jobs
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
     from dieselfs.cache.trace_options import trace_settings, typed_options
 
@@ -120,6 +121,7 @@ def serve(context: CommandContext, **options: Any) -> None:
 
         recorder = Recorder(recorded)
         node.tier.observe(recorder)
+    jobs = watch_jobs(context.config.index.value, node.tier)
     warming = None
     if options["warm_on_miss"]:
         from dieselfs.cache.warmup.warm_on_miss import WarmOnMiss
@@ -139,6 +141,7 @@ def serve(context: CommandContext, **options: Any) -> None:
     log.info("ending")
     if warming is not None:
         warming.close()
+    jobs.close()
     node.close(CLOSE_S)
     if recorder is not None:
         recorder.close()

@@ -52,6 +52,7 @@ def mount_request(
         no_index=flags["no_index"] or "no_index" in options,
         memory_bytes=flags["memory"] or memory,
         task=flags["task"] or options.get("task") or os.environ.get(TASK_VARIABLE) or None,
+        job=options.get("job") if flags["job"] is None else flags["job"],
         shuffle=None if shuffle is None else _parameters(shuffle),
         eviction=_chosen("eviction", EVICTIONS, flags, options),
         no_foreign_plans=flags["no_foreign_plans"] or "no_foreign_plans" in options,

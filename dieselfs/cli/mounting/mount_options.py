@@ -28,6 +28,7 @@ VALUES: Final = (
         "prefill",
         "shuffle",
         "task",
+        "job",
         "eviction",
         "patience",
         "front",

@@ -30,6 +30,7 @@ from dieselfs.fuse.starting.mount_settings import (
     mount_options,
     opened,
     read_settings,
+    requested_job,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
+    from dieselfs.cache.jobs.job_beats import CLOSE_S as JOBS_CLOSE_S
+    from dieselfs.cache.jobs.reader_jobs import ReaderJobs
     from dieselfs.cache.read_stack import ReadStack, peer_statistics
+    from dieselfs.cache.ssd.settings import shared_tier
     from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.fuse.mount import run_mount
     from dieselfs.fuse.starting.store_probe import check_store
@@ -98,7 +102,16 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         shutdown = Shutdown(forced=True)
         budget_bytes = settings.budget_bytes(snapshot.dataset)
         settings = replace(settings, memory_bytes=budget_bytes)
-        stack = ReadStack(snapshot.dataset, store, settings, ExpectedFiles(snapshot))
+        jobs = ReaderJobs(
+            requested_job(context.config, request),
+            snapshot,
+            context.config.index.value,
+            tier=None if settings.ssd is None else shared_tier(settings.ssd),
+            buckets="dataset" if settings.ssd is None else settings.ssd.choice.buckets,
+            has_cluster=settings.cache_cluster is not None,
+        )
+        parts.callback(lambda: jobs.close(shutdown.left_s(JOBS_CLOSE_S)))
+        stack = ReadStack(snapshot.dataset, store, settings, ExpectedFiles(snapshot), jobs.tags)
         parts.callback(lambda: stack.close(shutdown.left_s))
         memory = stack.open_memory(lead=True)
         parts.callback(lambda: memory.close(shutdown.left_s(CLOSE_S)))
@@ -125,7 +138,10 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             "ssd": stack.ssd_statistics,
             "cache_cluster": stack.cache_cluster_statistics,
         }
-        run_mount(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts)
+        run_mount(
+            *(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts),
+            begin_jobs=jobs.begin,
+        )
 
 
 def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) -> Snapshot | None:

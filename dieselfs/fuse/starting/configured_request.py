@@ -17,6 +17,7 @@ from dieselfs.cache.ports.secret import CLUSTER_SECRET_VARIABLE
 from dieselfs.config import Config, Setting
 from dieselfs.errors import ConfigError
 from dieselfs.fuse.starting.mount_request import MountRequest
+from dieselfs.fuse.starting.mount_settings import requested_job
 
 if TYPE_CHECKING:
     from dieselfs.cache.node.block_eviction import PolicyName
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def configured_request(config: Config, request: MountRequest) -> MountRequest:
     """Return the request with the configured values of the options that it leaves open.
 
-    Raises `ConfigError` for a value that makes no sense.
+    Raises `ConfigError` or `UsageError` for a value that makes no sense.
     """
     from dieselfs.cache.ssd.options import POLICY_KEYS
     from dieselfs.cache.ssd.settings import configured, is_yes, size_of
@@ -38,6 +39,7 @@ def configured_request(config: Config, request: MountRequest) -> MountRequest:
         config.ssd_warmup,
         *(getattr(config, key) for key in POLICY_KEYS),
     )
+    requested_job(config, request)  # a wrong name is refused here, where a user watches
     refresh, eviction = request.refresh, request.eviction
     if refresh is None and config.refresh is not None:
         refresh = is_yes(config.refresh)

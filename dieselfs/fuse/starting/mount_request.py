@@ -41,6 +41,7 @@ class MountRequest:
     no_index: bool = False
     memory_bytes: int | None = None
     task: str | None = None
+    job: str | None = None
     shuffle: ShuffleParameters | None = None
     eviction: PolicyName | None = None
     preload: bool = False
@@ -99,6 +100,7 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
         ("--gid", request.gid),
         ("--memory", request.memory_bytes),
         ("--task", request.task),
+        ("--job", request.job),
         ("--eviction", request.eviction),
         ("--shuffle", request.shuffle),
         ("--prefill", request.prefill_bytes),

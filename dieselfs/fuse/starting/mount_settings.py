@@ -110,6 +110,16 @@ def read_settings(config: Config, request: MountRequest) -> ReadSettings:
     )
 
 
+def requested_job(config: Config, request: MountRequest) -> str:
+    """Return the name of the job for which the mount reads; empty for none.
+
+    Raises `UsageError` for a name that cannot be one.
+    """
+    from dieselfs.cache.jobs.job_name import job_name
+
+    return job_name(request.job, config.job, request.task, os.environ)
+
+
 def mount_options(config: Config, request: MountRequest) -> MountOptions:
     """Return the options of the mount itself. The store's URL has no password."""
     from dieselfs.config import redacted

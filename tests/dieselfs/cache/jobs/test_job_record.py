@@ -106,6 +106,7 @@ def test_a_specification_for_policies() -> None:
     assert (found.job, found.dataset, found.reader) == ("resnet", "made", READER)
     assert found.buckets == ORDER.buckets
     assert found.finished == frozenset()  # the next epoch reads it again
+    assert found.is_reading
     assert found.plan is not None
     assert (found.plan.id, found.plan.position, found.plan.keys_per_s) == (ORDER.id, 1, 0.5)
     once = made_record(finished=1, repeats=False, position=9).specification(ORDER)

@@ -102,7 +102,8 @@ def test_a_registry_that_is_away_is_logged_once_and_asked_again(
     reads, registry, policies = Reads(), MemoryJobs(), Policies()
     reads.now = Reading(SNAPSHOT, ORDER)
     registry.is_away = True
-    beats = JobBeats(registry, [reads.publisher, policies.watcher], beat_s=0.001)
+    beats = JobBeats(lambda: registry, [reads.publisher, policies.watcher], beat_s=0.001)
+    beats.start()
     eventually(lambda: "neither published nor seen" in caplog.text)
     registry.is_away = False
     eventually(lambda: policies.told, "the record is seen")
@@ -121,7 +122,8 @@ def test_any_other_error_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptu
         raise ZeroDivisionError
 
     publisher = JobPublisher(ReaderIdentity(""), look)
-    beats = JobBeats(MemoryJobs(), [publisher], beat_s=0.001)
+    beats = JobBeats(MemoryJobs, [publisher], beat_s=0.001)
+    beats.start()
     eventually(lambda: looks > 2, "it goes on")
     beats.close(60.0)
     assert caplog.text.count("cannot be published or seen") == 1
