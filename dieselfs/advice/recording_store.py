@@ -34,7 +34,7 @@ class RecordingStore:
     ) -> None:
         self._store, self._dataset, self._size_of = store, dataset, size_of
         self._tags = tags or dataset_tags(dataset)
-        self._runner = PolicyRunner(
+        self.runner = PolicyRunner(
             PolicyChoice(), AdmitAll(), names={dataset.id: dataset.name}, observe=observer
         )
 
@@ -53,8 +53,12 @@ class RecordingStore:
         return isinstance(self._store, KeepsCopies) and self._store.forget(key)
 
     def publish(self, specification: JobSpecification) -> None:
-        """Record what a reader of a job will read."""
-        self._runner.publish(specification)
+        """Record what a reader of a job will read, as `SsdTier.publish` does."""
+        self.runner.publish(specification)
+
+    def when_policy(self, call: Callable[[], object]) -> None:
+        """Call `call` now: there is always a runner."""
+        call()
 
     def _note(self, key: str, offset: int, length: int | None) -> None:
         chunk = chunk_of_key(self._dataset.name, key)
@@ -71,4 +75,4 @@ class RecordingStore:
             part if length is None else length,
             part,
         )
-        self._runner.asked(read, hit=False)
+        self.runner.asked(read, hit=False)

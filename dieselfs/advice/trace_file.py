@@ -25,7 +25,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ _NAMES, _ORDER, _SPECIFICATION, _PUBLISHED, _REQUESTS = range(1, 6)
 _TABLES: Final = {"datasets": 0xFF, "jobs": 0xFFFF, "buckets": 0xFFFF}
 """Tables of names, with the largest number of each."""
 _MOST_MS: Final = 0xFFFFFFFF
+_FIELDS: Final = tuple(each.name for each in fields(JobSpecification) if each.name != "plan")
 PUBLISH_S: Final = 5.0
 """A reader's position is recorded no more often; policies learn of it every 10 s."""
 
@@ -154,19 +155,12 @@ def _block(kind: int, payload: bytes | bytearray) -> bytes:
 
 
 def _described(told: JobSpecification) -> bytes:
+    """Return all of a specification but its plan's keys, position and rate."""
     plan = told.plan
-    return json.dumps(
-        {
-            "job": told.job,
-            "reader": told.reader,
-            "dataset": told.dataset,
-            "buckets": told.buckets,
-            "finished": sorted(told.finished),
-            "lease_s": told.lease_s,
-            "plan": None if plan is None else plan.id,
-            "repeats": plan is None or plan.repeats,
-        }
-    ).encode()
+    described: dict[str, object] = {name: getattr(told, name) for name in _FIELDS}
+    described["finished"] = sorted(told.finished)
+    described["plan"] = None if plan is None else {"id": plan.id, "repeats": plan.repeats}
+    return json.dumps(described).encode()
 
 
 @dataclass(slots=True)
@@ -272,22 +266,14 @@ class _Decoder:
     def _published(self, payload: memoryview) -> Publication:
         number, time_ms, position, rate = _PUBLICATION.unpack(payload)
         told = self._specifications[number]
-        plan = None
-        if told["plan"] is not None:
-            keys = self._orders[told["plan"]]
-            plan = PlannedReads(told["plan"], keys, position, rate, bool(told["repeats"]))
-        return Publication(
-            time_ms / 1000,
-            JobSpecification(
-                job=told["job"],
-                dataset=told["dataset"],
-                buckets=tuple(map(Bucket, told["buckets"])),
-                finished=frozenset(map(Bucket, told["finished"])),
-                lease_s=float(told["lease_s"]),
-                reader=told["reader"],
-                plan=plan,
-            ),
-        )
+        plan = told["plan"]
+        if plan is not None:
+            keys = self._orders[plan["id"]]
+            plan = PlannedReads(plan["id"], keys, position, rate, bool(plan["repeats"]))
+        others = {name: told[name] for name in _FIELDS if name in told}
+        others["buckets"] = tuple(map(Bucket, told["buckets"]))
+        others["finished"] = frozenset(map(Bucket, told["finished"]))
+        return Publication(time_ms / 1000, JobSpecification(**others, plan=plan))
 
 
 def new_file(path: Path) -> tuple[Path, int]:

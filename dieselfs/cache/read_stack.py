@@ -105,6 +105,8 @@ class ReadStack:
         self._dataset, self._settings, self._tags = dataset, settings, tags
         self.folder = settings.folder(dataset)
         self._recorder = None if settings.trace is None else Recorder(settings.trace)
+        self.recording: RecordingStore | None = None
+        """What records without an SSD tier, if anything does."""
         self._below_ssd = below_ssd(store, dataset, settings, expected, tags)
         self.source, self._cluster_source = self._make_source(expected)
         self._warm_up: BackgroundWarmUp | None = None
@@ -130,9 +132,10 @@ class ReadStack:
         """Return the store, with a recorder in front of it if requests are recorded."""
         if self._recorder is None:
             return store
-        return RecordingStore(
+        self.recording = RecordingStore(
             store, self._dataset, self._recorder, expected.object_bytes, self._tags
         )
+        return self.recording
 
     def open_memory(self, *, lead: bool = False, join: bool = True) -> NodeMemory:
         """Join the task's memory, or create it; the caller closes it. See `NodeMemory.open`.

@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
+from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.reader_tags import dataset_tags
-from chunkstore.ssd.tier import SsdTier
 from dieselfs.cache.jobs.chunk_buckets import BUCKET_MAP_NAMES, BucketMapName, ChunkBuckets
 from dieselfs.cache.jobs.job_beats import BEAT_S, CLOSE_S, Beat, JobBeats
 from dieselfs.cache.jobs.job_publisher import JobPublisher, ReaderIdentity
@@ -20,6 +22,23 @@ from dieselfs.cache.jobs.reading import Reading, ReadingView
 from dieselfs.cache.jobs.registries import job_registry
 from dieselfs.prefetch.window import FollowedOrder
 from metadata.snapshot import Snapshot
+
+
+class HasPolicies(Protocol):
+    """An SSD tier, or what records as one would: `SsdTier` says what the calls mean."""
+
+    @property
+    def runner(self) -> PolicyRunner | None:
+        """The policy runner; None while none is needed."""
+        ...
+
+    def publish(self, specification: JobSpecification) -> None:
+        """Take note of what a reader of a job will read."""
+        ...
+
+    def when_policy(self, call: Callable[[], object]) -> None:
+        """Call `call` as soon as there is a policy runner."""
+        ...
 
 
 class ReaderJobs:
@@ -31,13 +50,14 @@ class ReaderJobs:
         snapshot: Snapshot,
         index_url: str,
         *,
-        tier: SsdTier | None,
+        tier: HasPolicies | None,
         buckets: str = "dataset",
         has_cluster: bool = False,
         beat_s: float = BEAT_S,
     ) -> None:
         """Create it; costs nothing. `job` is empty for readers without a name."""
-        self._identity, self._snapshot, self._tier = ReaderIdentity(job), snapshot, tier
+        self._identity, self._snapshot = ReaderIdentity(job), snapshot
+        self._tier: HasPolicies | None = None
         self._is_told = has_cluster and bool(job)
         self.tags = dataset_tags(snapshot.dataset, job)
         """The tags of the mount's requests: they change with the epoch and the bucket map."""
@@ -46,10 +66,15 @@ class ReaderJobs:
         self._use(buckets)
         self._view: ReadingView | None = None
         self._make_view: Callable[[], ReadingView] | None = None
-        parts: list[Beat] = [JobPublisher(self._identity, self._look)]
+        self._parts: list[Beat] = [JobPublisher(self._identity, self._look)]
+        self._beats = JobBeats(partial(job_registry, index_url), self._parts, beat_s)
         if tier is not None:
-            parts.append(JobWatcher(tier.publish, lambda: tier.runner is not None))
-        self._beats = JobBeats(partial(job_registry, index_url), parts, beat_s)
+            self.tell(tier)
+
+    def tell(self, tier: HasPolicies) -> None:
+        """Tell a tier, or a store that records, what others publish; call it before `begin`."""
+        self._tier = tier
+        self._parts.append(JobWatcher(tier.publish, lambda: tier.runner is not None))
 
     def begin(self, followed: Callable[[], FollowedOrder | None], reads: Callable[[], int]) -> None:
         """Publish and watch from now on, or as soon as there is a policy.

@@ -113,6 +113,8 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         parts.callback(lambda: jobs.close(shutdown.left_s(JOBS_CLOSE_S)))
         stack = ReadStack(snapshot.dataset, store, settings, ExpectedFiles(snapshot), jobs.tags)
         parts.callback(lambda: stack.close(shutdown.left_s))
+        if stack.recording is not None:
+            jobs.tell(stack.recording)
         memory = stack.open_memory(lead=True)
         parts.callback(lambda: memory.close(shutdown.left_s(CLOSE_S)))
         stack.warm_up(snapshot)

@@ -24,5 +24,9 @@ def specification(
     if keys is not None:
         planned = PlannedReads(plan, np.array(keys, np.uint32), position, 2.5)
     return JobSpecification(
-        job, "pets", (Bucket("pets"),), frozenset(), 30.0, reader="node1", plan=planned
+        *(job, "pets", (Bucket("pets"), Bucket("x")), frozenset([Bucket("x")]), 30.0),
+        reader="node1",
+        plan=planned,
+        repeats=True,
+        is_reading=True,
     )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from chunkstore.ssd.policy_runner import Observed
 from dieselfs.advice.comparison import Comparison, Outcome, Question, compare, requests_of
+from dieselfs.advice.merged_traces import merged
 from dieselfs.advice.replay import Replayed
 from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.advice.trace_file import TraceEncoder, head, read_trace
 from dieselfs.cli.rendering.advice_table import recommendation
 from dieselfs.errors import UsageError
+from tests.dieselfs.advice.made_events import request, specification
 from tests.dieselfs.advice.made_traces import made
 
 
@@ -95,3 +101,23 @@ def test_traces_without_an_answer() -> None:
         compare(made([]), Question())
     with pytest.raises(UsageError, match="no chunk was read twice among 3 requests"):
         compare(made([1, 2, 3]), Question())
+
+
+def test_a_recorded_order_makes_next_use_as_good_as_before(tmp_path: Path) -> None:
+    """The replay of what a recorder has written is the replay of what it saw."""
+    order, events = random.Random(2), list[tuple[float, Observed]]()
+    for epoch in range(6):
+        keys = [key * 0x9E3779B97F4A7C15 & (1 << 64) - 1 for key in order.sample(range(64), 64)]
+        for at, key in enumerate(keys):
+            now = 64.0 * epoch + at
+            if at % 2 == 0:
+                low = [key & 0xFFFFFFFF for key in keys]
+                told = specification("job", low, at, f"epoch {epoch}")
+                events.append((now, replace(told, finished=frozenset())))
+            events.append((now, request(key, length=1000)))
+    path = tmp_path / "trace"
+    path.write_bytes(head(0) + TraceEncoder().encode(events))
+    found = compare(merged([read_trace(path)]), Question((32_000,), ("lru", "next-use"), (0,)))
+    lru, next_use = (each.absorbed_share for each in found.outcomes)
+    assert next_use > 1.5 * lru
+    assert next_use > 0.5 * found.optimum_shares[32_000]

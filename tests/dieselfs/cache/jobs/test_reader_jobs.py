@@ -13,6 +13,8 @@ from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_runner import Observed
 from chunkstore.ssd.reader_tags import dataset_tags
 from chunkstore.ssd.tier import SsdTier
+from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.advice.recording_store import RecordingStore
 from dieselfs.cache.jobs import job_beats, reader_jobs
 from dieselfs.cache.jobs.job_beats import watch_jobs
 from dieselfs.cache.jobs.reader_jobs import ReaderJobs
@@ -101,6 +103,19 @@ def test_a_policy_that_is_chosen_later_is_told_what_others_read(
     eventually(lambda: len(registry.held) == 2, "it publishes too")
     tier.observe(None)
     eventually(lambda: list(registry.held) == [READER], "without a policy the record goes")
+    jobs.close()
+
+
+def test_a_store_that_records_is_told_what_others_read(registry: MemoryJobs) -> None:
+    registry.publish(made_record(), ORDER)
+    seen: list[Observed] = []
+    store = RecordingStore(MemoryObjectStore(), MADE.dataset, seen.append, lambda chunk: None)
+    jobs = ReaderJobs("mine", SNAPSHOT, "memory://", tier=None, beat_s=0.001)
+    jobs.tell(store)
+    reads = iter(range(1, 1 << 60))
+    jobs.begin(lambda: None, partial(next, reads))
+    eventually(lambda: any(getattr(each, "reader", "") == READER for each in seen))
+    eventually(lambda: len(registry.held) == 2, "it publishes too")
     jobs.close()
 
 
