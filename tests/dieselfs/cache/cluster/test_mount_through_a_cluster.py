@@ -17,10 +17,16 @@ from typing import Any
 import pytest
 import xxhash
 
+from dieselfs.advice.trace_file import read_trace
+from dieselfs.cache.node.task_folder import VARIABLE
 from dieselfs.errors import MountpointBusy
 from dieselfs.fuse.mounts.mountpoint import unmount
 from metadata.snapshot import Snapshot
-from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, ring_of
+from tests.dieselfs.cache.cluster.cluster_of_nodes import (
+    SECRET,
+    NodeProcess,
+    ring_of,
+)
 from tests.eventually import PATIENCE_S, eventually
 from tests.mount.mounting import is_alive
 from tests.peers.task_nodes import DLCMD, NAME, PeerDataset, make_dataset
@@ -158,10 +164,22 @@ def shown_by(*command: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.stdout.splitlines()]
 
 
+def published(trace: Path) -> set[str]:
+    """The jobs whose records a cache node has seen."""
+    return {each.specification.job for each in read_trace(trace).publications}
+
+
 def test_nodes_with_two_policies_are_compared_and_one_is_changed(
-    dataset: PeerDataset, tmp_path: Path
+    dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = (("--ssd-policy", "historic"), ("--ssd-policy", "lru"))
+    """They see the requests of a mount's job and what it publishes."""
+    trace = tmp_path / "trace"
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "memory"))  # the place of job records
+    flags = (
+        ("--ssd-policy", "historic", "--record-trace", str(trace)),
+        ("--ssd-policy", "lru"),
+    )
     nodes = [
         NodeProcess(tmp_path / str(at), dataset.disk, "r", flags=policy)
         for at, policy in enumerate(flags)
@@ -177,19 +195,27 @@ def test_nodes_with_two_policies_are_compared_and_one_is_changed(
             shown = {one["node"]: one["policy"] for one in shown_by("cluster", cluster)}
             return {at: shown[str(node.address)] for at, node in zip("AB", nodes, strict=True)}
 
-        with mounted(tmp_path / "mount", dataset, nodes) as mountpoint:
+        with mounted(tmp_path / "mount", dataset, nodes, "--job", "resnet") as mountpoint:
             read_all(mountpoint, dataset, lambda number: None)
-            shown = policies()
-            assert [shown[at]["name"] for at in "AB"] == ["historic", "lru"]
-            assert shown["A"]["refused_bytes"] > 0, "a bucket that nobody has read before"
-            assert shown["A"]["written_bytes"] == 0
-            eventually(lambda: policies()["B"]["written_bytes"] > 0, "an LRU admits everything")
-        shown_by(
-            "cache", "policy", "all", "--shadow", "future", "--ssd", str(nodes[0].folder / "ssd")
-        )
+            eventually(lambda: {"resnet"} == published(trace), "the node sees what is published")
+        shown = policies()
+        assert [shown[at]["name"] for at in "AB"] == ["historic", "lru"]
+        assert shown["A"]["refused_bytes"] > 0, "a bucket that nobody has read before"
+        assert shown["A"]["written_bytes"] == 0
+        eventually(lambda: policies()["B"]["written_bytes"] > 0, "an LRU admits everything")
+
+        ssd = "--ssd", str(nodes[0].folder / "ssd")
+
+        def counted_jobs() -> set[tuple[str, str]]:
+            rows = shown_by("cache", "ls", "-v", *ssd)
+            counts = [row["cache_policy"] for row in rows if "cache_policy" in row]
+            return {(row["bucket"], row["job"]) for row in counts if row["refused_bytes"]}
+
+        eventually(lambda: counted_jobs() == {(NAME, "resnet")}, "counts name the job")
+        shown_by("cache", "policy", "all", "--shadow", "future", *ssd)
         changed = {"name": "all", "shadow": "future"}
         eventually(lambda: policies()["A"].items() >= changed.items(), "the other policy acts")
     finally:
         for node in nodes:
-            if node.process is not None:
+            if node.process is not None and node.process.poll() is None:
                 node.end(signal.SIGKILL)
