@@ -206,5 +206,8 @@ _BY_COMMAND: Final = {
     ("show", "name"): _tasks,
     ("run", "mounts"): _mountpoints,
     ("run", "command"): _files,
+    ("why", "paths"): _files,
+    ("advise", "traces"): _files,
+    ("advise", "plot"): _files,
 }
 """Parameters whose name means something else in another command."""
