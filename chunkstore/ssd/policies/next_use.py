@@ -48,7 +48,11 @@ class NextUsePolicy:
         reinsertion_offset: float | None = None,
         history: RequestHistory | None = None,
     ) -> None:
-        """The settings are those of `ThresholdPolicy`, which takes over where no plan is known."""
+        """The settings are those of `ThresholdPolicy`, which takes over where no plan is known.
+
+        While plans are known, what is used sooner than what is evicted next is reinserted, whatever
+        the offset is: otherwise a region would take such segments along.
+        """
         self._history = history or RequestHistory()
         self._simpler = ThresholdPolicy(
             "historic",
@@ -57,7 +61,6 @@ class NextUsePolicy:
             reinsertion_offset=reinsertion_offset,
             history=self._history,
         )
-        self._reinserts = reinsertion_offset is not None
         self._minimum = minimum
         self._jobs = PublishedJobs()
         self._elapsed_s = self._history.elapsed_s
@@ -112,8 +115,6 @@ class NextUsePolicy:
         """Return whether an evicted segment is used sooner than what is evicted next."""
         if not self._follows:
             return self._simpler.reinserts(bucket, key, length)
-        if not self._reinserts:
-            return False
         soonest, count = self._uses(bucket, key)
         is_worth_it = self._evicts_next is not None and soonest < self._evicts_next
         return is_worth_it and self._may_write(key, count, length)
