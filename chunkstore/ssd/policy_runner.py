@@ -1,7 +1,8 @@
 """The policy runner: what stands between an SSD tier and its cache policies (0030).
 
 It feeds the acting policy and the shadow policy with the tier's requests and with what jobs
-publish, refreshes both every 10 s, and counts what they decide by dataset, bucket and job.
+publish, refreshes both every 10 s, and at once when a job tells another order, and counts what they
+decide by dataset, bucket and job.
 
 A read waits at most a millisecond for it. While a refresh takes longer, requests are noted and told
 to the policies afterwards, and missed chunks are refused.
@@ -382,11 +383,14 @@ class PolicyRunner:
     def tend(self) -> bool:
         """Tell the policies what was published, and refresh them if that is due.
 
+        It is due every 10 s, and when a reader has begun, has ended, or tells another order.
         Return whether they were refreshed.
         """
         now = self._now()
         with self._publishing:
             new, self._new = self._new, {}
+        if any(self._is_news(reader, found) for reader, found in new.items()):
+            self._refreshed_at = float("-inf")
         for specification in new.values():  # a lock for each: a read may come in between
             with self._lock:
                 self._acting.publish([specification], now)
@@ -408,6 +412,14 @@ class PolicyRunner:
                 self._shadow.resize(self.budget_bytes)
                 self._shadow.refresh(now)
         return True
+
+    def _is_news(self, reader: tuple[str, str], found: JobSpecification) -> bool:
+        """Return whether the reader has begun or ended, or reads in another order than before."""
+        known, _ = self._published.get(reader, (None, 0.0))
+        if known is None:
+            return True
+        plans = [None if each.plan is None else each.plan.id for each in (known, found)]
+        return plans[0] != plans[1] or known.buckets != found.buckets
 
     # The caller of the methods below holds the lock.
 

@@ -13,7 +13,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import AdmitAll
 from chunkstore.ssd.policies.baselines import AdmitEverything
 from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.tags import Bucket, key_of
@@ -154,6 +154,7 @@ def test_parts_of_a_chunk_are_one_request_with_one_decision() -> None:
 def test_policies_are_refreshed_every_10_s_after_what_was_published() -> None:
     made = Runner()
     runner, policy, clock = made.runner, made.policies["future"], made.clock
+    runner.publish(JobSpecification("train", "pictures", (PICTURES,)))
     assert runner.tend()
     for clock.s in (101.0, 105.0, 109.9):
         runner.publish(JobSpecification("train", "pictures", (PICTURES,)))
@@ -162,6 +163,7 @@ def test_policies_are_refreshed_every_10_s_after_what_was_published() -> None:
     clock.s = 110.0
     assert runner.tend()
     assert policy.told == [
+        ("train", 100.0),
         ("refresh", 100.0),
         ("train", 101.0),
         ("train", 105.0),
@@ -170,6 +172,24 @@ def test_policies_are_refreshed_every_10_s_after_what_was_published() -> None:
     ]
     clock.s = 50.0  # a clock that is set back
     assert runner.tend()
+
+
+def test_policies_are_refreshed_at_once_for_readers_that_begin_end_or_tell_another_order() -> None:
+    made = Runner()
+    runner, clock = made.runner, made.clock
+    assert runner.tend()
+
+    def tend_after(id: str, buckets: tuple[Bucket, ...] = (PICTURES,)) -> bool:
+        clock.s += 1
+        plan = PlannedReads(id, np.zeros(1, np.uint32), 0, 1.0)
+        runner.publish(JobSpecification("train", "pictures", buckets, plan=plan))
+        return runner.tend()
+
+    assert tend_after("first order")
+    assert not tend_after("first order")
+    assert tend_after("second order")
+    assert tend_after("second order", ())
+    assert not tend_after("second order", ())
 
 
 def test_another_policy_learns_of_the_jobs_whose_leases_run() -> None:
