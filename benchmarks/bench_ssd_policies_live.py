@@ -106,7 +106,7 @@ def slow_dlcmd(folder: Path, *arguments: str | Path) -> None:
 def mounted(folder: Path, job: Job, *options: str) -> Iterator[Path]:
     root = folder / f"mnt-{job.name}"
     root.mkdir(exist_ok=True)
-    own = ("--task", f"bench-{job.name}", "--memory", str(MEMORY_BYTES))
+    own = ("--task", f"{folder.name}-{job.name}", "--memory", str(MEMORY_BYTES))
     slow_dlcmd(folder, "mount", "-q", "--no-index", *own, *options, job.dataset, root)
     try:
         yield root
