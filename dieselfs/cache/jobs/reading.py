@@ -8,7 +8,7 @@ were prefetched.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,8 @@ from metadata.snapshot import Snapshot
 
 READ_LATELY_S: Final = 60.0
 """The time for which readers without a known order count after their last read."""
+RATED_S: Final = 4.0
+"""The time over which a rate is measured at least."""
 _LOW_BITS: Final = 0xFFFFFFFF
 _NO_KEYS: Final = np.empty(0, np.uint32)
 
@@ -54,6 +56,10 @@ class LaidOutOrder:
         self.published = PublishedOrder.of(names, keys)
         self._first = uses.first
         self._keys_a_byte = len(keys) / max(1, int(uses.payload_bytes.sum()))
+
+    def keys_read(self, followed: FollowedOrder) -> int:
+        """Return the keys of the chunks that the slowest reader has begun to read."""
+        return int(self._keys_before[np.searchsorted(self._first, followed.position, "left")])
 
     def reading(self, followed: FollowedOrder, epoch: int) -> Reading:
         """Return the reading at this position."""
@@ -93,6 +99,9 @@ class ReadingView:
         self._snapshot, self._reads, self._clock = snapshot, reads, clock
         self._laid_out: tuple[PlannedOrder, LaidOutOrder] | None = None
         self._unplanned: PublishedOrder | None = None
+        self._rated: tuple[LaidOutOrder, float, int] | None = None
+        """The order whose rate is measured, since when, and the keys read before."""
+        self._keys_per_s = 0.0
         self._plan_id, self._plans = "", 0
         self._seen_reads, self._read_at = 0, -READ_LATELY_S
 
@@ -100,7 +109,9 @@ class ReadingView:
         """Return what is read now; None if nothing is."""
         followed = self._followed()
         if followed is not None and len(followed.order.uses):
-            return self._laid(followed.order).reading(followed, self._epoch(followed.order))
+            laid = self._laid(followed.order)
+            reading = laid.reading(followed, self._epoch(followed.order))
+            return replace(reading, keys_per_s=self._rate(laid, followed) or reading.keys_per_s)
         return self._without_order()
 
     def _laid(self, order: PlannedOrder) -> LaidOutOrder:
@@ -108,6 +119,19 @@ class ReadingView:
             buckets = self._buckets_of(order.readers[0].plan.snapshot)
             self._laid_out = order, LaidOutOrder(order, buckets)
         return self._laid_out[1]
+
+    def _rate(self, laid: LaidOutOrder, followed: FollowedOrder) -> float:
+        """Return the keys that were read in a second of this order, or of the one before; 0: none.
+
+        The prefetcher's rate leaves out the time in which readers wait for a store.
+        """
+        now, keys = self._clock(), laid.keys_read(followed)
+        if self._rated is None or self._rated[0] is not laid:
+            self._rated = laid, now, keys
+        _, since, before = self._rated
+        if now - since >= RATED_S and keys > before:
+            self._keys_per_s = (keys - before) / (now - since)
+        return self._keys_per_s
 
     def _epoch(self, order: PlannedOrder) -> int:
         """Return the epoch that a list names, or how many plans there were before."""

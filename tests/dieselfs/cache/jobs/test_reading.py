@@ -72,6 +72,24 @@ def test_an_order_and_the_position_in_it() -> None:
     assert readers.view.look().epoch == 1  # type: ignore[union-attr]
 
 
+def test_the_rate_is_that_of_the_order_with_all_waits() -> None:
+    readers = Readers()
+    order = made_order()
+
+    def rate(order: PlannedOrder, position: int, seconds: float) -> float:
+        readers.seconds = seconds
+        readers.followed = FollowedOrder(order, position, 4, 4000.0)
+        found = readers.view.look()
+        assert found is not None
+        return found.keys_per_s
+
+    assert rate(order, 0, 100.0) == 2.0  # the prefetcher's, until it is measured
+    assert rate(order, 2, 102.0) == 2.0
+    assert rate(order, 4, 104.0) == 0.5
+    assert rate(order, 4, 110.0) == 0.2
+    assert rate(made_order(), 0, 111.0) == 0.2
+
+
 def test_a_large_chunk_has_as_many_keys_as_the_tier_decides_about() -> None:
     size = 40 << 20
     snapshot = MadeSnapshot([[size], [10]])
