@@ -316,7 +316,7 @@ class PolicyRunner:
         uses = None if ranks is None else self._next_uses([_key(chunk, start)])
         if ranks is None or uses is None:
             return SOON
-        return fill_class(float(uses[0]), self._now(), ranks.evicts_next)
+        return fill_class(float(uses[0]), self._now(), ranks.evicts_next, ranks.regions)
 
     def take_counts(self) -> Mapping[DecidedRow, PolicyCounts]:
         """See `RegionPolicy`."""

@@ -1,8 +1,8 @@
 """The filling of regions with segments, for each dataset in regions of its own.
 
 The module chooses the next region, empties it, writes to it and closes it. A policy that predicts
-uses may fill two regions of a dataset at a time (*fill classes*), so that the chunks of a region
-can be evicted together.
+uses may fill several regions of a dataset at a time (*fill classes*), so that the chunks of a
+region can be evicted together.
 """
 
 from __future__ import annotations

@@ -84,6 +84,11 @@ class RegionRanks:
         self._evicted = 0
 
     @property
+    def regions(self) -> int:
+        """The number of regions in use."""
+        return len(self._ranks)
+
+    @property
     def is_stale(self) -> bool:
         """True if so many regions were evicted that the ranks should be computed again."""
         return self._evicted * _STALE_SHARE > len(self._ranks)

@@ -103,7 +103,7 @@ class RegionCache:
         next_use = self._predict([key])
         if next_use is None:
             return SOON
-        return fill_class(float(next_use[0]), self._now, self.evicts_next())
+        return fill_class(float(next_use[0]), self._now, self.evicts_next(), len(self))
 
     def _add(self, kind: int, key: int, length: int, row: int) -> None:
         number = self._open[kind]

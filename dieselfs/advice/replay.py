@@ -116,10 +116,15 @@ class _Tier:
     def _admit(self, row: int, key: int, length: int) -> None:
         self.admitted += length
         self._policy.written(length)
+        evicted = self._insert(row, key, length)
+        if evicted:
+            self._reinsert(evicted)
+
+    def _insert(self, row: int, key: int, length: int) -> list[int]:
         evicted = self._cache.insert(key, length, row)
         if evicted:
             self._policy.evicts_next(self._cache.evicts_next())
-            self._reinsert(evicted)
+        return evicted
 
     def _reinsert(self, evicted: list[int]) -> None:
         """Insert the evicted segments that the policy keeps.
@@ -133,7 +138,7 @@ class _Tier:
                 length = self._lengths[row]
                 self.reinserted += length
                 self._policy.written(length)
-                evicted += self._cache.insert(self._keys[row], length, row)
+                evicted += self._insert(row, self._keys[row], length)
             if not evicted:
                 break
 

@@ -13,7 +13,7 @@ import pytest
 from chunkstore.ssd.admission import AdmitAll
 from chunkstore.ssd.eviction import DatasetLimits, Ranking, ranking_by
 from chunkstore.ssd.policies.baselines import AdmitEverything
-from chunkstore.ssd.policies.region_rank import LATE, SOON
+from chunkstore.ssd.policies.region_rank import NOT_NEEDED
 from chunkstore.ssd.policies.tags import key_of
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_counts import DecidedRow, PolicyCounts
@@ -267,11 +267,12 @@ def test_a_runner_ranks_regions_and_tells_its_policy_what_an_admission_costs(
         assert append(store, number)
     runner.rank(store.ranked)
     assert policy.costs[-1] == NEVER
-    assert runner.fill_class(chunk(1), 0) == LATE
-    assert runner.fill_class(chunk(room), 0) == SOON
+    assert runner.fill_class(chunk(1), 0) == NOT_NEEDED
+    assert runner.fill_class(chunk(room), 0) != NOT_NEEDED
     for number in range(room, room + (store.budget_regions - 4) * 5):  # of all that is not needed
         assert append(store, number), number
     assert isinstance(cost := policy.costs[-1], float)
     assert 2000 - 10 * room < cost < 2000 - 10 * (room - 20)
     assert runner.has_stale_ranks
-    assert set(range(room - 15, room)) < cached(store), "at most one region more, of late chunks"
+    # The region of what is not needed is open, so one more of the others may have left.
+    assert set(range(room - 10, room)) < cached(store)

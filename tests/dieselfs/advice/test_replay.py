@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from chunkstore.ssd.policies.baselines import AdmitEverything, RejectFirstMiss
@@ -73,6 +77,27 @@ def test_the_policy_hears_publications_refreshes_and_requests_in_the_order_of_ti
         + [("refresh", 30)]
     )
     assert times == [0, 10, 20, 30]
+
+
+class KeepsEvenKeys(KeepsSome):
+    """A policy that predicts one time for each key, and notes what an admission costs."""
+
+    def __init__(self) -> None:
+        self.costs: list[float | None] = []
+
+    def next_uses(self, keys: Sequence[int]) -> npt.NDArray[np.float64]:  # type: ignore[override]
+        return np.array([1000.0 - key for key in keys])
+
+    def evicts_next(self, next_use: float | None) -> None:
+        self.costs.append(next_use)
+
+
+def test_the_policy_hears_what_is_evicted_next_after_each_reinsertion_too() -> None:
+    policy = KeepsEvenKeys()
+    replay(made([2, 4, 5]), policy, CacheSize(2), "next-use")
+    # 5 evicts 2, which is written again in place of 4, which is written again in place of 2.
+    assert policy.costs[0] is None
+    assert policy.costs[1:4] == pytest.approx([996, 998, 996])
 
 
 def test_an_empty_trace_has_figures_too() -> None:

@@ -132,6 +132,7 @@ def test_reinsertion_is_by_next_use_too() -> None:
     policy = following(planned("one"))
     policy.evicts_next(50.0)
     assert policy.reinserts(HERE, KEYS[10], MIB)
+    assert not policy.reinserts(HERE, KEYS[40], MIB), "that is hardly sooner"
     assert not policy.reinserts(HERE, KEYS[60], MIB)
     policy.evicts_next(None)
     assert not policy.reinserts(HERE, KEYS[10], MIB), "nothing needs the room"
