@@ -42,7 +42,7 @@ EPOCHS = 3
 FILE_BYTES = 110 << 10
 CHUNK_BYTES = 4 << 20
 GROUP = 4
-MEMORY_BYTES = (2 * GROUP + 4) * CHUNK_BYTES
+MEMORY_BYTES = (4 * GROUP + 8) * CHUNK_BYTES
 SYSTEMS = ("none", "lru", "next-use")
 BAR = 1.3
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.mount_contenders import statistics
 from dieselfs.prefetch.announcement import announce
 from dieselfs.prefetch.plan_file import ReadingPlan
 from dieselfs.shuffle.order import shuffle_order
@@ -42,6 +43,7 @@ def main() -> None:
                 sys.exit("the plan was not accepted")
             if before is not None:
                 before.remove()
+            wait_until_followed(root, len(paths))
             began, wrong = time.perf_counter(), 0
             for start in range(0, len(paths), _STEP):
                 for path, length in zip(
@@ -53,6 +55,17 @@ def main() -> None:
             before = told
         if before is not None:
             before.remove()
+
+
+def wait_until_followed(root: str, files: int) -> None:
+    """Wait until the mount fetches along an order of so many files, from its beginning."""
+    deadline = time.monotonic() + _LAID_OUT_S
+    while time.monotonic() < deadline:
+        plan = statistics(Path(root))["plan"]
+        if plan["files"] == files and plan["position"] < _STEP and plan["window_bytes"]:
+            return
+        time.sleep(0.02)
+    sys.exit("the plan is not followed")
 
 
 def _length_of(path: str) -> int:
