@@ -12,14 +12,16 @@ left for a policy that knows the order. Three questions:
 - table 4: *hybrid* with and without reinsertion, 1 GB/s a node;
 - wrong plans: *next-use* where jobs tell rates and positions that are 20 % wrong, positions that
   are 60 s old, or other orders than they read (a lie). Bar: 0.9 of *future* with errors of 20 %;
-- regions: *next-use* by regions of 4 and 16 segments over single ones. Bar: 0.95 with 4.
+- regions: *next-use* by regions of 4 and 16 segments over single ones. Bar: 0.95 with 4;
+- costs: the time of one decision, and the memory of the history (`policy_costs.py`). Bars: 2 µs
+  a segment, 64 MiB for 10⁷ segments.
 
 Each line has the absorbed share of all bytes, and the paper's ratio beside ours. A ratio over LRU
 is null if LRU absorbs less than 1 %. The nearest order has the least `error`: the mean of
 |ln(ours / paper's)| over the twelve ratios of Figure 8.
 
     python -m benchmarks.bench_ssd_policies [--quick] [--segments 4096] [--seeds 3]
-        [--region-segments 1] [--only table-3,figure-9,table-4,wrong-plans,regions]
+        [--region-segments 1] [--only table-3,figure-9,table-4,wrong-plans,regions,costs]
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from benchmarks.harness import report
+from benchmarks.policy_costs import costs
 from benchmarks.policy_replay import TRUTH, Told, requests_of, size_of
 from benchmarks.policy_workloads import ORDERS, SPLITS, WORKLOADS, Order, Trace, trace_of
 from chunkstore.ssd.policies.history import RequestHistory
@@ -41,7 +44,7 @@ from dieselfs.advice.replay import Replayed, replay
 
 NODES = 6
 POLICIES = ("lru", "fifo", "historic", "future", "hybrid", "next-use")
-QUESTIONS = ("table-3", "figure-9", "table-4", "wrong-plans", "regions")
+QUESTIONS = ("table-3", "figure-9", "table-4", "wrong-plans", "regions", "costs")
 OVER_LRU = {
     "synchronized": {"lru": 1.0, "fifo": 1.01, "historic": 2.01, "future": 2.27, "hybrid": 2.32},
     "pipelined": {"lru": 1.0, "fifo": 1.86, "historic": 0.80, "future": 5.84, "hybrid": 0.99},
@@ -267,6 +270,8 @@ def main() -> None:
             wrong_plans(order, segments, 1)
         if "regions" in asked:
             regions(order, segments, 1)
+    if "costs" in asked:
+        costs(10_000 if options.quick else 100_000, 100_000 if options.quick else 10_000_000)
 
 
 if __name__ == "__main__":

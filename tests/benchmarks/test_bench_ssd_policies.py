@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import REPOSITORY
+from benchmarks.policy_costs import PLANS, costs
 from benchmarks.policy_replay import requests_of, size_of
 from benchmarks.policy_workloads import ORDERS, WORKLOADS, Order, Workload, trace_of
 from chunkstore.ssd.policies.baselines import AdmitEverything
@@ -85,3 +86,13 @@ def test_the_benchmark_works_small() -> None:
     assert own["pipelined", "future"] > 1.8
     assert own["pipelined", "historic"] < 1 < own["pipelined", "hybrid"]
     assert own["sequential", "future"] > 1.4
+
+
+def test_the_costs_of_decisions_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    costs(segments=700, history_segments=1000)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["policy"] for line in lines].count("next-use") == len(PLANS)
+    for line in lines[:-1]:
+        assert line["admits_us"] > 0
+        assert line["requested_us"] > 0
+    assert lines[-1]["policy"] == "history"

@@ -104,7 +104,7 @@ class NextUsePolicy:
 
     def requested(self, job: str, bucket: Bucket, key: int, length: int) -> None:
         """Add the request to the history, and compare it with the plans of its job."""
-        self._simpler.requested(job, bucket, key, length)
+        self._history.add(job, bucket, key, length)
         uses = self._plans.uses.of(key)
         self._last = key, uses
         self._plans.requested(job, uses)
@@ -191,7 +191,9 @@ class NextUsePolicy:
         soonest, count = math.inf, 0
         for plan, place in uses:
             if plan.is_trusted:
-                soonest = min(soonest, plan.time_of(place, key))
+                next_use = plan.time_of(place, key)
+                if next_use < soonest:
+                    soonest = next_use
                 count += place >= plan.position or plan.repeats
         if soonest == math.inf:
             soonest = self._untold(bucket, key)

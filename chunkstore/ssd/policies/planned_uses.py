@@ -2,7 +2,7 @@
 
 A plan tells an order, a position and a rate, so the time of each use is predicted. All plans are
 merged into columns that are sorted by key: a segment's uses lie side by side, and a look-up is one
-binary search. 12 bytes a use; `MAX_USES` bounds them.
+search among the few with its prefix. 12 to 16 bytes a use; `MAX_USES` bounds them.
 
 A plan may be wrong. Each request of its job is compared with it: a request far from the plan's
 position, or of a segment that it does not have, counts against it. A plan with too many of these is
@@ -24,10 +24,11 @@ import numpy.typing as npt
 from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
 
 MAX_USES: Final = 1 << 22
-"""Uses of all plans together, in 48 MiB; what is beyond counts as unknown."""
+"""Uses of all plans together, in 64 MiB; what is beyond counts as unknown."""
 UNTOLD_EPOCH_S: Final = 3600.0
 """The time of an epoch of which no rate is known."""
-_LOW_BITS: Final = 0xFFFFFFFF
+_KEY_BITS: Final = 32
+_LOW_BITS: Final = (1 << _KEY_BITS) - 1
 _GOLDEN: Final = 0x9E3779B1
 """Odd, and 2^32 over the golden ratio: its multiples are spread evenly."""
 _TOLERANCE: Final = 0.15
@@ -49,6 +50,8 @@ class FollowedPlan:
         self.id = reads.id
         self.keys = reads.keys
         self.length = len(reads.keys)
+        self._tolerance = _TOLERANCE * self.length + _SLACK
+        self._most_advance = _ADVANCE * self.length + _SLACK
         self._score = 1.0
         self.is_trusted = True
         self._seen: deque[int] = deque(maxlen=_SEEN)
@@ -74,7 +77,7 @@ class FollowedPlan:
         if len(seen) < _SEEN // 2:
             return published
         middle = seen[len(seen) // 2]
-        is_close = abs(middle - published) <= _ADVANCE * self.length + _SLACK
+        is_close = abs(middle - published) <= self._most_advance
         return published if is_close else middle + 1
 
     def time_of(self, place: int, key: int) -> float:
@@ -91,15 +94,17 @@ class FollowedPlan:
 
     def note_request(self, place: int | None) -> None:
         """Take note that its job has requested the segment at a place, or one that it lacks."""
-        expected = False
+        expected = 0.0
         if place is not None:
             self._seen.append(place)
             ahead = place - self.position
-            expected = abs(ahead) <= _TOLERANCE * self.length + _SLACK
-            if 0 <= ahead <= _ADVANCE * self.length + _SLACK:
+            if 0 <= ahead <= self._most_advance:
                 self.position = place + 1
-        self._score += (expected - self._score) * _MEMORY
-        self.is_trusted = self._score > (_DISTRUST if self.is_trusted else _TRUST)
+                expected = 1.0
+            elif -self._tolerance <= ahead <= self._tolerance:
+                expected = 1.0
+        score = self._score = self._score + (expected - self._score) * _MEMORY
+        self.is_trusted = score > (_DISTRUST if self.is_trusted else _TRUST)
 
 
 class PlannedUses:
@@ -113,20 +118,32 @@ class PlannedUses:
         of_plan = np.repeat(np.arange(len(kept), dtype=np.uint32), [len(each) for each in kept])
         places = np.concatenate([np.empty(0, np.uint32), *map(_places, kept)])
         order = np.argsort(keys, kind="stable")
-        self._keys, self._of_plan, self._places = keys[order], of_plan[order], places[order]
-        self._sorted_keys = array("I", self._keys.tobytes())
+        # An element of an array costs a third of one of a numpy array; they share the memory.
+        self._keys_array = array("I", keys[order].tobytes())
+        self._plans_array = array("I", of_plan[order].tobytes())
+        self._places_array = array("I", places[order].tobytes())
+        self._keys, self._of_plan, self._places = (
+            np.frombuffer(column, np.uint32)
+            for column in (self._keys_array, self._plans_array, self._places_array)
+        )
+        bits = max(1, len(keys).bit_length() - 1)
+        self._shift = _KEY_BITS - bits
+        edges = np.arange((1 << bits) + 1, dtype=np.uint64) << np.uint64(self._shift)
+        self._begins = array("I", np.searchsorted(self._keys, edges).astype(np.uint32).tobytes())
+        """The first row of the keys that begin with each prefix of `bits` bits, and their end."""
 
     def __len__(self) -> int:
-        return len(self._sorted_keys)
+        return len(self._keys_array)
 
     def of(self, key: int) -> list[tuple[FollowedPlan, int]]:
-        """Return the plans that use a segment, with its places. 1 µs and 0.2 µs a plan."""
+        """Return the plans that use a segment, with its places. 0.4 µs and 0.2 µs a plan."""
         low = key & _LOW_BITS
-        keys = self._sorted_keys
-        at = bisect_left(keys, low)
+        keys, prefix = self._keys_array, low >> self._shift
+        end = self._begins[prefix + 1]
+        at = bisect_left(keys, low, self._begins[prefix], end)
         found = []
-        while at < len(keys) and keys[at] == low:
-            found.append((self.plans[self._of_plan[at]], int(self._places[at])))
+        while at < end and keys[at] == low:
+            found.append((self.plans[self._plans_array[at]], self._places_array[at]))
             at += 1
         return found
 
@@ -212,11 +229,13 @@ class FollowedPlans:
         own = self._of_job.get(job)
         if own is None:
             return
-        places = [(plan, place) for plan, place in uses if plan.job == job]
-        if places:
+        nearest, at, distance = None, 0, _LOW_BITS
+        for plan, place in uses:
             # Of several readers of a job, the nearest one has sent the request.
-            plan, place = min(places, key=lambda use: abs(use[1] - use[0].position))
-            plan.note_request(place)
+            if plan.job == job and abs(place - plan.position) < distance:
+                nearest, at, distance = plan, place, abs(place - plan.position)
+        if nearest is not None:
+            nearest.note_request(at)
         else:
             for plan in own:
                 plan.note_request(None)

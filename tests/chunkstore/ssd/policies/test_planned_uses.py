@@ -163,3 +163,14 @@ def test_no_plans() -> None:
     assert np.isinf(PlannedUses().next_uses([1, 2])).all()
     assert PlannedUses().of(1) == []
     assert len(PlannedUses([FollowedPlan("job", reads([]), 0.0)]).next_uses([])) == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+def test_all_keys_are_found_by_their_prefixes(count: int) -> None:
+    ends = [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
+    order = (ends + random.Random(count).sample(range(1 << 32), 1000))[:count]
+    uses = PlannedUses([FollowedPlan("job", reads(order), 0.0)])
+    for place, key in enumerate(order):
+        assert [found for _, found in uses.of(1 << 40 | key)] == [place]
+    for key in set(ends) - set(order):
+        assert uses.of(key) == []
