@@ -13,10 +13,13 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from chunkstore.ssd.policies.naming import NAMES, PolicySettings
+from chunkstore.ssd.policies.names import NAMES
 from chunkstore.ssd.policies.tags import BUCKET_MAPS
+
+if TYPE_CHECKING:
+    from chunkstore.ssd.policies.naming import PolicySettings
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class PolicyChoice:
 
     def settings_of(self, name: str) -> PolicySettings:
         """Return the settings of a policy under this choice."""
+        from chunkstore.ssd.policies.naming import PolicySettings
+
         return PolicySettings(name, write_budget=self.write_budget)
 
 

@@ -202,7 +202,11 @@ class PolicyRunner:
             self.observe(PolicyRequest(job, read.tags.epoch, name, bucket, key, read.size, hit))
 
     def admits(self, read: ChunkRead) -> bool:
-        """Return whether to cache what a read has missed; called after `requested`."""
+        """Return whether to cache what a read has missed; called after `requested`.
+
+        While uses are predicted, a chunk that is read by parts is cached: the other parts follow at
+        once, and each of them would cost the slow store a seek.
+        """
         bucket, key = read.tags.bucket_of(read.chunk), _key(read.chunk, read.start)
         if not self._lock.acquire(timeout=WAIT_S):
             return False
@@ -211,6 +215,8 @@ class PolicyRunner:
             if current is not None and current.admitted is not None:
                 return current.admitted
             answer = self._acting.ask(lambda policy: policy.admits(bucket, key, read.size))
+            if answer is False and current is not None and self._ranks is not None:
+                answer = True  # its other parts are read next, sooner than any predicted use
             if answer is not None and current is not None:
                 current.admitted = answer
             admitted = (

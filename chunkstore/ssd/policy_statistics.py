@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts, total_of
-from chunkstore.ssd.policy_runner import PolicyRunner
+
+if TYPE_CHECKING:
+    from chunkstore.ssd.policy_runner import PolicyRunner
 
 _SHOWN_ROWS: Final = 16
 _SHOWN_CHARACTERS: Final = 200

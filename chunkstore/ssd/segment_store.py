@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chunkstore.ssd import index_environment
 from chunkstore.ssd.admission import RegionPolicy, Reinsertion, ReinsertNothing
@@ -23,11 +23,13 @@ from chunkstore.ssd.policy_counts import DecidedRow, PolicyCounts
 from chunkstore.ssd.read_counts import ReadCount, ReadCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.region_filling import FillingRules, RegionFilling
-from chunkstore.ssd.region_ranking import NextUses, RegionKeys, RegionRanks, ranked
 from chunkstore.ssd.release import fit, release
 from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Placed, Segment
+
+if TYPE_CHECKING:
+    from chunkstore.ssd.region_ranking import NextUses, RegionKeys, RegionRanks
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class SegmentStore:
     def _take_up(self, files: RegionFiles, index: SegmentIndex) -> None:
         self._files, self._index, self._geometry = files, index, files.geometry
         self._reader = SegmentReader(files, index, self._now)
-        self._keys = RegionKeys(files.geometry.segment_bytes)
+        self._keys: RegionKeys | None = None
         self._filling = RegionFilling(files, index, self._rules)
         self._budget_seen = 0
         self._limits_due = 0.0
@@ -252,6 +254,10 @@ class SegmentStore:
 
         Used by one thread at a time.
         """
+        from chunkstore.ssd.region_ranking import RegionKeys, ranked
+
+        if self._keys is None:
+            self._keys = RegionKeys(self._geometry.segment_bytes)
         count, limits_of = self._files.count, self._rules.limits_of
         regions = [of for of in self._index.regions() if of.number < count]
         return ranked(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import lmdb
 
@@ -30,14 +30,16 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import Admission, AdmitAll
 from chunkstore.ssd.health import TierHealth
 from chunkstore.ssd.limits_folder import LimitsFolder
-from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policy_choice import PolicyChoice, PolicyFile
-from chunkstore.ssd.policy_runner import ChunkRead, Observer, PolicyRunner
 from chunkstore.ssd.policy_statistics import PoliciesStatistics, policies_statistics
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags, decided_at_once
 from chunkstore.ssd.segment_index import UNSOUND
 from chunkstore.ssd.segment_store import SegmentStore
+
+if TYPE_CHECKING:
+    from chunkstore.ssd.policies.jobs import JobSpecification
+    from chunkstore.ssd.policy_runner import ChunkRead, Observer, PolicyRunner
 
 log = logging.getLogger(__name__)
 
@@ -350,6 +352,8 @@ class SsdTier:
         if choice.is_plain and self._observe is None:
             self.runner = None
         elif runner is None:
+            from chunkstore.ssd.policy_runner import PolicyRunner
+
             self.runner = PolicyRunner(
                 choice, self.admission, names=self._names, observe=self._observe
             )
@@ -376,6 +380,8 @@ class SsdTier:
             if tags is None:
                 name = self._names.get(dataset) or dataset.hex()
                 tags = self._default_tags[dataset] = dataset_tags(DatasetRef(name, dataset))
+        from chunkstore.ssd.policy_runner import ChunkRead
+
         return ChunkRead(
             tags, dataset, chunk, start, of_part if length is None else length, of_part
         )

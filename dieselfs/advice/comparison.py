@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.naming import NAMES, PolicySettings, policy_of
+from chunkstore.ssd.policies.names import NAMES
+from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.region_files import region_bytes_for
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES

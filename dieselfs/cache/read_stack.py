@@ -15,15 +15,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import FileExtent
 from chunkstore.ssd.reader_tags import ReaderTags
-from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
-from dieselfs.advice.recorder import Recorder
-from dieselfs.advice.recording_store import RecordingStore
 from dieselfs.cache.cluster.options import configured_cluster
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
@@ -36,19 +34,17 @@ from dieselfs.cache.ports.verified_source import VerifiedSource
 from dieselfs.cache.read_settings import ReadSettings
 from dieselfs.cache.ssd.settings import SsdChoice, SsdSettings, chosen_tier, shared_tier, size_of
 from dieselfs.cache.task.node_memory import NodeMemory
-from dieselfs.cache.warmup.background_warmup import (
-    CLOSE_S,
-    BackgroundWarmUp,
-    OwnTier,
-    SsdTierStatistics,
-    ssd_tier_statistics,
-)
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
-from dieselfs.cache.whereabouts import SsdPlace, Whereabouts, in_node_memory, on_ssd
 from dieselfs.config import Config, load_config
 from dieselfs.errors import UsageError
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dieselfs.advice.recorder import Recorder, TraceSettings
+    from dieselfs.advice.recording_store import RecordingStore
+    from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, SsdTierStatistics
+    from dieselfs.cache.whereabouts import SsdPlace, Whereabouts
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +100,7 @@ class ReadStack:
         """
         self._dataset, self._settings, self._tags = dataset, settings, tags
         self.folder = settings.folder(dataset)
-        self._recorder = None if settings.trace is None else Recorder(settings.trace)
+        self._recorder = None if settings.trace is None else _recorder(settings.trace)
         self.recording: RecordingStore | None = None
         """What records without an SSD tier, if anything does."""
         self._below_ssd = below_ssd(store, dataset, settings, expected, tags)
@@ -116,6 +112,8 @@ class ReadStack:
         dataset, store, tags = self._dataset, self._below_ssd, self._tags
         ssd, cluster = self._settings.ssd, self._settings.cache_cluster
         if ssd is not None:
+            from chunkstore.ssd.tiered_store import TieredStore
+
             store_of_cluster = store.source if isinstance(store, CacheClusterStore) else None
             tiered = TieredStore(store, dataset, shared_tier(ssd), expected.object_bytes, tags)
             if self._recorder is not None:
@@ -132,6 +130,8 @@ class ReadStack:
         """Return the store, with a recorder in front of it if requests are recorded."""
         if self._recorder is None:
             return store
+        from dieselfs.advice.recording_store import RecordingStore
+
         self.recording = RecordingStore(
             store, self._dataset, self._recorder, expected.object_bytes, self._tags
         )
@@ -166,6 +166,8 @@ class ReadStack:
         ssd = self._settings.ssd
         if ssd is None or not ssd.warmup:
             return
+        from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, OwnTier
+
         if self._warm_up is None:
             own = OwnTier(self._below_ssd, self._dataset, ssd)
             self._warm_up = BackgroundWarmUp(own, self._dataset)
@@ -173,6 +175,8 @@ class ReadStack:
 
     def whereabouts(self, file: FileExtent) -> Whereabouts:
         """Return where a file's bytes lie now. For people: it asks each part."""
+        from dieselfs.cache.whereabouts import Whereabouts, in_node_memory
+
         ssd, cluster = self._settings.ssd, self._cluster_source
         return Whereabouts(
             str(file.chunk.id),
@@ -184,11 +188,17 @@ class ReadStack:
         )
 
     def _on_ssd(self, ssd: SsdSettings, file: FileExtent) -> SsdPlace:
+        from dieselfs.cache.whereabouts import on_ssd
+
         folder = os.fspath(ssd.folder)
         return on_ssd(shared_tier(ssd), folder, self._dataset, file, self._tags)
 
     def ssd_statistics(self) -> SsdTierStatistics | None:
         """Return the statistics of the SSD tier and its warm-up; None without a tier."""
+        if self._settings.ssd is None:
+            return None
+        from dieselfs.cache.warmup.background_warmup import ssd_tier_statistics
+
         return ssd_tier_statistics(self._settings.ssd, self._warm_up)
 
     def cache_cluster_statistics(self) -> CacheClusterStatistics | None:
@@ -199,10 +209,18 @@ class ReadStack:
     def close(self, left_s: Callable[[float], float] = lambda seconds: seconds) -> None:
         """Stop the warm-up. `left_s` bounds the time that is given to it."""
         if self._warm_up is not None:
+            from dieselfs.cache.warmup.background_warmup import CLOSE_S
+
             self._warm_up.close(left_s(CLOSE_S))
             self._warm_up = None
         if self._recorder is not None:
             self._recorder.close(left_s(CLOSE_S))
+
+
+def _recorder(settings: TraceSettings) -> Recorder:
+    from dieselfs.advice.recorder import Recorder
+
+    return Recorder(settings)
 
 
 def peer_statistics(memory: NodeMemory) -> TaskTotals | None:

@@ -39,7 +39,6 @@ def trace_settings(given: TraceOptions, config: Config) -> TraceSettings | None:
     Raises `UsageError` for a size without a file and for an empty size, `LocalFileError` if the
     file cannot be created.
     """
-    from dieselfs.advice.recorder import DEFAULT_TRACE_BYTES, TraceSettings
     from dieselfs.cache.ssd.settings import size_of
 
     file = None if config.record_trace is None else config.record_trace.value
@@ -48,6 +47,8 @@ def trace_settings(given: TraceOptions, config: Config) -> TraceSettings | None:
         if given.size_bytes is not None:
             raise UsageError("--record-trace-size without a file", "add --record-trace FILE")
         return None
+    from dieselfs.advice.recorder import DEFAULT_TRACE_BYTES, TraceSettings
+
     path = Path(os.path.expanduser(options.file))
     if not path.is_absolute():
         raise UsageError(

@@ -47,9 +47,9 @@ def test_the_root_does_not_list_it(kind: str, sample_mount: Mount) -> None:
 def test_it_lists_its_files(sample_mount: Mount) -> None:
     assert os.listdir(control(sample_mount)) == [
         *("dataset.json", "refresh.json", "snapshot", "stats.json"),
-        *("shuffle", "plan"),
+        *("shuffle", "plan", "why"),
     ]
-    for folder in ("shuffle", "plan"):
+    for folder in ("shuffle", "plan", "why"):
         assert os.listdir(control(sample_mount) / folder) == ["README"]
     assert b"seed=1,epoch=0" in (control(sample_mount) / "shuffle" / "README").read_bytes()
 
@@ -58,7 +58,7 @@ def test_its_entries_have_their_types(sample_mount: Mount) -> None:
     types = {entry.name: entry.is_dir() for entry in os.scandir(control(sample_mount))}
     names = ["dataset.json", "refresh.json", "snapshot", "stats.json"]
     documents = dict.fromkeys(names, False)
-    assert types == {**documents, "shuffle": True, "plan": True}
+    assert types == {**documents, "shuffle": True, "plan": True, "why": True}
     assert stat.S_IMODE((control(sample_mount) / "stats.json").stat().st_mode) == 0o444
 
 

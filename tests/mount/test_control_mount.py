@@ -107,12 +107,12 @@ def closed(path: Path, plans: Plans) -> Iterator[ControlMount]:
 
 
 def look_at_everything(root: Path) -> None:
-    assert os.listdir(root) == ["stats.json", "shuffle", "plan"]
+    assert os.listdir(root) == ["stats.json", "shuffle", "plan", "why"]
     assert {entry.name: entry.is_dir() for entry in os.scandir(root)} == {
-        **{"stats.json": False, "shuffle": True, "plan": True}
+        **{"stats.json": False, "shuffle": True, "plan": True, "why": True}
     }
     found = os.stat(root)
-    assert (found.st_ino, found.st_nlink, found.st_uid, found.st_gid) == (1, 4, 12, 34)
+    assert (found.st_ino, found.st_nlink, found.st_uid, found.st_gid) == (1, 5, 12, 34)
     assert stat.S_IMODE(found.st_mode) == 0o555
     with open(root / "stats.json", "rb") as reading:
         first = reading.read()
@@ -180,7 +180,7 @@ def test_plans_that_fill_all_threads_leave_attributes_and_listings(tmp_path: Pat
         paths = [tmp_path / "plan" / f"{number}" for number in range(5)]
         answers = [announcing.submit(path.read_bytes) for path in paths]
         assert plans.is_asked.wait(10)
-        assert os.stat(tmp_path).st_nlink == 4
+        assert os.stat(tmp_path).st_nlink == 5
         assert os.listdir(tmp_path / "plan") == ["README"]
         plans.gate.set()
         assert [answer.result(30) for answer in answers] == [b"taken %d" % n for n in range(5)]

@@ -234,9 +234,9 @@ def test_statfs_and_extended_attributes(tree: Served) -> None:
 def test_the_control_directory_is_inside_and_not_listed(tree: Served) -> None:
     control = tree.path / ".dieselfs"
     assert ".dieselfs" not in os.listdir(tree.path)
-    assert os.listdir(control) == ["stats.json", "shuffle", "plan"]
+    assert os.listdir(control) == ["stats.json", "shuffle", "plan", "why"]
     kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in os.scandir(control)}
-    assert kinds == {"stats.json": False, "shuffle": True, "plan": True}
+    assert kinds == {"stats.json": False, "shuffle": True, "plan": True, "why": True}
     first = os.stat(control / "stats.json")
     for _ in range(20):
         with open(control / "stats.json", "rb") as reading:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from chunkstore.ssd.policies.baselines import AdmitEverything, RandomRejection, RejectFirstMiss
 from chunkstore.ssd.policies.history import RequestHistory
+from chunkstore.ssd.policies.names import NAMES, NEXT_USE
 from chunkstore.ssd.policies.next_use import NextUsePolicy
 from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.priority import PRIORITIES
 from chunkstore.ssd.policies.threshold_policy import MINIMUM, ThresholdPolicy
-
-NEXT_USE: Final = "next-use"
-NAMES: Final = ("all", "reject-first", "dynamic", *PRIORITIES, NEXT_USE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dieselfs.cache.jobs.job_record import MAX_JOB_BYTES
 from dieselfs.config import Setting
 from dieselfs.errors import UsageError
 
+MAX_JOB_BYTES: Final = 128
 SLURM_VARIABLE: Final = "SLURM_JOB_ID"
 
 

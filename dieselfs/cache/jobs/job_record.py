@@ -15,13 +15,13 @@ from msgspec import Meta
 
 from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.tags import Bucket
+from dieselfs.cache.jobs.job_name import MAX_JOB_BYTES
 from dieselfs.cache.jobs.published_order import MAX_KEYS, PublishedOrder
 
 LEASE_S: Final = 30.0
 """The seconds after which a record that is not renewed is forgotten."""
 MAX_RECORD_BYTES: Final = 1900
 """The limit of an encoded record: an entry of a lease set has 2 KiB."""
-MAX_JOB_BYTES: Final = 128
 _ENDED_S: Final = 0.001
 
 _Name = Annotated[str, Meta(max_length=255)]

@@ -16,17 +16,11 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from chunkstore.call_threads import CallThreads
-from chunkstore.ssd.admission import Admission, AdmitAll, RejectFirst
-from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.policy_choice import LRU, PolicyChoice
-from chunkstore.ssd.region_files import RegionFiles
-from chunkstore.ssd.segment_index import Order
-from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
-from chunkstore.ssd.tier import SsdTier
 from dieselfs.cache.node.task_folder import VARIABLE
 from dieselfs.cache.ssd.byte_sizes import human_size, parse_rate, parse_size
 from dieselfs.cache.ssd.options import (
@@ -40,12 +34,18 @@ from dieselfs.cache.ssd.options import (
 from dieselfs.config import Config, Setting, load_config
 from dieselfs.errors import ConfigError, SsdUnavailable, UsageError
 
+if TYPE_CHECKING:  # a mount without a tier does not load its parts
+    from chunkstore.ssd.admission import Admission
+    from chunkstore.ssd.segment_index import Order
+    from chunkstore.ssd.segment_store import SegmentStore
+    from chunkstore.ssd.tier import SsdTier
+
 log = logging.getLogger(__name__)
 
 OPENS_S: Final = 30.0
 
 Name = TypeVar("Name", bound=str)
-EVICTIONS: Final[tuple[Order, ...]] = get_args(Order)
+EVICTIONS: Final[tuple[Order, ...]] = ("lru", "fifo")
 _SHARE_OF_FREE: Final = 0.8
 """The share of the free space that a tier without a configured size takes."""
 _LEAST_FREE_BYTES: Final = 16 << 20
@@ -82,6 +82,9 @@ class SsdSettings:
 
     def open_segments(self) -> SegmentStore:
         """Open the segment store. Blocks; raises `OSError`, `lmdb.Error` or `ValueError`."""
+        from chunkstore.ssd.limits_folder import LimitsFolder
+        from chunkstore.ssd.segment_store import SegmentStore
+
         return SegmentStore(
             self.folder,
             index_folder(self.folder),
@@ -93,6 +96,9 @@ class SsdSettings:
 
     def open(self) -> SsdTier:
         """Return a new tier that opens itself in the background."""
+        from chunkstore.ssd.admission import AdmitAll, RejectFirst
+        from chunkstore.ssd.tier import SsdTier
+
         admission: Admission = RejectFirst() if self.admission == "reject-first" else AdmitAll()
         return SsdTier(self.open_segments, self.folder, admission, self.choice)
 
@@ -136,6 +142,8 @@ class SsdSettings:
 
     def _problem(self) -> tuple[str, str] | None:
         """Return what is wrong and what to do."""
+        from chunkstore.ssd.region_files import RegionFiles
+
         if self.must_exist and not (self.folder / "budget").exists():
             return "there is no tier in this folder", (
                 "mount its disk, or name its folder with --ssd; a mount with --ssd, or "

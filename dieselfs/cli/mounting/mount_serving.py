@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dieselfs.cli.command import log_to_stderr
 from dieselfs.cli.command_context import CommandContext
@@ -34,10 +34,15 @@ from dieselfs.fuse.starting.mount_settings import (
 )
 
 if TYPE_CHECKING:
+    from dieselfs.cache.jobs.reader_jobs import ReaderJobs
+    from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.fuse.supervision.supervisor import Handed
     from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+
+_JOBS_CLOSE_S: Final = 1.0
+"""The time at the end of a mount for taking its job record back."""
 
 
 def serve(context: CommandContext, request: MountRequest, choose: Callable[[], Path]) -> None:
@@ -76,10 +81,7 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
-    from dieselfs.cache.jobs.job_beats import CLOSE_S as JOBS_CLOSE_S
-    from dieselfs.cache.jobs.reader_jobs import ReaderJobs
     from dieselfs.cache.read_stack import ReadStack, peer_statistics
-    from dieselfs.cache.ssd.settings import shared_tier
     from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.fuse.mount import run_mount
     from dieselfs.fuse.starting.store_probe import check_store
@@ -102,18 +104,14 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         shutdown = Shutdown(forced=True)
         budget_bytes = settings.budget_bytes(snapshot.dataset)
         settings = replace(settings, memory_bytes=budget_bytes)
-        jobs = ReaderJobs(
-            requested_job(context.config, request),
-            snapshot,
-            context.config.index.value,
-            tier=None if settings.ssd is None else shared_tier(settings.ssd),
-            buckets="dataset" if settings.ssd is None else settings.ssd.choice.buckets,
-            has_cluster=settings.cache_cluster is not None,
-        )
-        parts.callback(lambda: jobs.close(shutdown.left_s(JOBS_CLOSE_S)))
-        stack = ReadStack(snapshot.dataset, store, settings, ExpectedFiles(snapshot), jobs.tags)
+        jobs = _jobs(context, request, settings, snapshot)
+        tags = None
+        if jobs is not None:
+            parts.callback(lambda: jobs.close(shutdown.left_s(_JOBS_CLOSE_S)))
+            tags = jobs.tags
+        stack = ReadStack(snapshot.dataset, store, settings, ExpectedFiles(snapshot), tags)
         parts.callback(lambda: stack.close(shutdown.left_s))
-        if stack.recording is not None:
+        if jobs is not None and stack.recording is not None:
             jobs.tell(stack.recording)
         memory = stack.open_memory(lead=True)
         parts.callback(lambda: memory.close(shutdown.left_s(CLOSE_S)))
@@ -142,8 +140,28 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         }
         run_mount(
             *(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts),
-            begin_jobs=jobs.begin,
+            begin_jobs=None if jobs is None else jobs.begin,
         )
+
+
+def _jobs(
+    context: CommandContext, request: MountRequest, settings: ReadSettings, snapshot: Snapshot
+) -> ReaderJobs | None:
+    """Return what publishes for the mount's readers; None if no cache policy can need it."""
+    ssd, has_cluster = settings.ssd, settings.cache_cluster is not None
+    if ssd is None and not has_cluster and settings.trace is None:
+        return None
+    from dieselfs.cache.jobs.reader_jobs import ReaderJobs
+    from dieselfs.cache.ssd.settings import shared_tier
+
+    return ReaderJobs(
+        requested_job(context.config, request),
+        snapshot,
+        context.config.index.value,
+        tier=None if ssd is None else shared_tier(ssd),
+        buckets="dataset" if ssd is None else ssd.choice.buckets,
+        has_cluster=has_cluster,
+    )
 
 
 def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) -> Snapshot | None:

@@ -32,6 +32,7 @@ from chunkstore.ssd.reader_tags import (
     decided_segment,
     decided_segments,
 )
+from chunkstore.ssd.region_ranking import RegionRanks
 from chunkstore.ssd.segments import Segment
 
 MIB = 1 << 20
@@ -149,6 +150,17 @@ def test_parts_of_a_chunk_are_one_request_with_one_decision() -> None:
     other = ReaderTags(TAGS.bucket_of, "another job")
     runner.requested(read(1, MIB, other), hit=True)
     assert policy.told[-1] == ("another job", "pictures", key(1), 4 * MIB)
+
+
+def test_a_chunk_that_is_read_by_parts_is_cached_while_uses_are_predicted() -> None:
+    made = Runner()
+    runner, policy = made.runner, made.policies["future"]
+    policy.answer = False
+    runner._ranks = RegionRanks([], np.zeros(0), set())
+    runner.requested(read(1, MIB), hit=False)
+    assert runner.admits(read(1, MIB)), "its other parts are read next"
+    runner.requested(read(2), hit=False)
+    assert not runner.admits(read(2)), "it was read whole"
 
 
 def test_policies_are_refreshed_every_10_s_after_what_was_published() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from chunkstore.ssd.policies.baselines import RandomRejection, RejectFirstMiss
 from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.naming import NAMES, PolicySettings, policy_of
+from chunkstore.ssd.policies.names import NAMES
+from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
+from chunkstore.ssd.policies.priority import PRIORITIES
 from chunkstore.ssd.policies.tags import Bucket
 
 A = Bucket("d:a")
@@ -61,3 +63,7 @@ def test_dynamic_keeps_the_write_rate_at_its_budget(misses: int) -> None:
                 policy.written(1000)
                 written += 1000
     assert 0.9 < written / (1000 * 6000) < 1.05
+
+
+def test_all_priorities_have_names() -> None:
+    assert set(PRIORITIES) < set(NAMES)

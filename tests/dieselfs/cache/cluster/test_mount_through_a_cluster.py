@@ -174,8 +174,8 @@ def test_nodes_with_two_policies_are_compared_and_one_is_changed(
 ) -> None:
     """They see the requests of a mount's job and what it publishes."""
     trace = tmp_path / "trace"
-    (tmp_path / "memory").mkdir()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "memory"))  # the place of job records
+    (tmp_path / "m").mkdir()  # short: sockets lie below it
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "m"))  # the place of job records
     flags = (
         ("--ssd-policy", "historic", "--record-trace", str(trace)),
         ("--ssd-policy", "lru"),
@@ -195,7 +195,7 @@ def test_nodes_with_two_policies_are_compared_and_one_is_changed(
             shown = {one["node"]: one["policy"] for one in shown_by("cluster", cluster)}
             return {at: shown[str(node.address)] for at, node in zip("AB", nodes, strict=True)}
 
-        with mounted(tmp_path / "mount", dataset, nodes, "--job", "resnet") as mountpoint:
+        with mounted(tmp_path / "t", dataset, nodes, "--job", "resnet") as mountpoint:
             read_all(mountpoint, dataset, lambda number: None)
             eventually(lambda: {"resnet"} == published(trace), "the node sees what is published")
         shown = policies()
