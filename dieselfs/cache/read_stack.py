@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from dieselfs.cache.whereabouts import SsdPlace, Whereabouts
 
 log = logging.getLogger(__name__)
+
+_CLOSE_S: Final = 0.2
+"""The time at the end for the warm-up, and for what is still to be recorded."""
 
 
 def client_settings(
@@ -209,12 +212,10 @@ class ReadStack:
     def close(self, left_s: Callable[[float], float] = lambda seconds: seconds) -> None:
         """Stop the warm-up. `left_s` bounds the time that is given to it."""
         if self._warm_up is not None:
-            from dieselfs.cache.warmup.background_warmup import CLOSE_S
-
-            self._warm_up.close(left_s(CLOSE_S))
+            self._warm_up.close(left_s(_CLOSE_S))
             self._warm_up = None
         if self._recorder is not None:
-            self._recorder.close(left_s(CLOSE_S))
+            self._recorder.close(left_s(_CLOSE_S))
 
 
 def _recorder(settings: TraceSettings) -> Recorder:
