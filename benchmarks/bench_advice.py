@@ -1,4 +1,4 @@
-"""What does a recorded request cost its reader, and how fast does `dlcmd advise` replay a trace?
+"""Two costs: of a recorded request for its reader, and of a replay of a trace by `dlcmd advise`.
 
 - recorder: a request of a policy runner without a policy, with and without a recorder; the time of
   the reader's thread, and that of the recorder's thread which encodes and writes;

@@ -334,7 +334,7 @@ def processor_s(call: Callable[[], object], times: int) -> Callable[[], float]:
 
 
 def measure_frames(rounds: int, requests: int) -> None:
-    """What the two sides compute for a request, without the network."""
+    """The processor time of both sides for a request, without the network."""
     request = ReadFile(REFS[0], 4096, 4096, True)
     numbers, table = TagNumbers(tags_of), TagTable(PROTOCOL_VERSION)
     *_, tagged = numbers.frames(1, request)

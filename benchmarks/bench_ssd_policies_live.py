@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch of all jobs took."""
+    """The cost of one epoch of all jobs."""
 
     store_bytes: int
     seconds: float

@@ -1,4 +1,4 @@
-"""What one decision of a cache policy costs, and the memory of the request history.
+"""The cost of one decision of each cache policy, and the memory of the request history.
 
 Expectation: 0.7 µs for a miss of *future*, most of it the history window; *next-use* looks up one
 key more, and each plan that has the segment costs a comparison. The bar is 2 µs a segment.

@@ -25,7 +25,7 @@ Keys: TypeAlias = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What jobs tell of their orders, and how wrong it is."""
+    """The orders that jobs tell, and the errors in them."""
 
     tells_plans: bool = True
     rate_error: float = 0.0
@@ -77,7 +77,7 @@ def _publications(trace: Trace, keys: Keys, told: Told) -> Iterator[Publication]
 
 
 class _Plan:
-    """What one job publishes of its order."""
+    """The order of one job, as it publishes it."""
 
     def __init__(self, trace: Trace, keys: Keys, number: int, told: Told) -> None:
         mine = trace.job_numbers == number
