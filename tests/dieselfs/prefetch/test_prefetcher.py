@@ -310,6 +310,8 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
 
     planner.readers.at = 0
     planner.advance()
+    # Until the second order has begun, the last arrivals are those of the first.
+    eventually(lambda: len(planner.readers.arrivals) == 2)
     planner.wait_for_arrivals(14, 15, 16, 17, 18, 19)
     planner.settle()
     assert planner.readers.orders == [ALL, backwards]
