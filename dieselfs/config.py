@@ -39,7 +39,7 @@ _TRACE_KEYS: Final = ("record_trace", "record_trace_size")
 _MOUNT_KEYS: Final = ("patience", "refresh", "memory", "eviction", "prefill")
 _KEYS: Final = ("store", "index", "snapshots")
 SHARED_KEYS: Final = (
-    *("index", "cache_cluster", "cache_cluster_secret_file"),
+    *("index", "cache_cluster", "cache_cluster_secret_file", "cache_datasets"),
     *_SSD_KEYS,
     *_MOUNT_KEYS,
 )
@@ -98,6 +98,8 @@ class Config:
     cache_cluster: Setting | None = None
     """The cache nodes to read through, in the form of `--cache-cluster`."""
     cache_cluster_secret_file: Setting | None = None
+    cache_datasets: Setting | None = None
+    """The datasets that SSDs may cache; `cache.cached_datasets` reads it."""
     ssd: Setting | None = None
     """The folder of the SSD tier. `cache.ssd.settings` reads this and the other `ssd` settings."""
     ssd_size: Setting | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chunkstore.ssd.policies.eligibility import Eligibility
 from dieselfs.cache.node.budget import default_budget_bytes
 from dieselfs.cache.node.task_folder import TaskFolder, default_task
 
@@ -30,6 +31,8 @@ class ReadSettings:
     """The part in the task's peer cache, if this process creates the task; None: none."""
     ssd: SsdSettings | None = None
     cache_cluster: CacheClusterSettings | None = None
+    cached_datasets: Eligibility = field(default_factory=Eligibility)
+    """The datasets whose chunks SSDs may cache, this node's and those of the cache cluster."""
     trace: TraceSettings | None = None
     """The file to which requests are recorded; None: they are not."""
 

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import FileExtent
-from chunkstore.ssd.reader_tags import ReaderTags
+from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
+from dieselfs.cache.cached_datasets import cached_datasets
 from dieselfs.cache.cluster.options import configured_cluster
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
@@ -82,6 +83,7 @@ def client_settings(
         peers=peers,
         ssd=chosen_tier(ssd, config),
         cache_cluster=configured_cluster(config, environment),
+        cached_datasets=cached_datasets(None, config),
     )
 
 
@@ -99,8 +101,15 @@ class ReadStack:
         """Build the parts below node memory; chunks are verified against `expected`.
 
         Costs no request. Snapshots may be added to `expected` later. `tags` tell cache policies, of
-        the SSD tier and of cache nodes, for which job this process reads.
+        the SSD tier and of cache nodes, for which job this process reads. If the dataset is not one
+        of `cached_datasets`, the tags say from now on that no SSD keeps what is read.
         """
+        self._refusal = settings.cached_datasets.refusal(dataset.name)
+        """Why no SSD keeps what is read; empty if they may."""
+        if self._refusal:
+            tags = tags or dataset_tags(dataset)
+            tags.may_keep = False
+            log.info("no SSD keeps what is read here: %s (cache_datasets)", self._refusal)
         self._dataset, self._settings, self._tags = dataset, settings, tags
         self.folder = settings.folder(dataset)
         self._recorder = None if settings.trace is None else _recorder(settings.trace)
@@ -167,7 +176,7 @@ class ReadStack:
     def warm_up(self, snapshot: Snapshot) -> None:
         """Load a snapshot's chunks onto the SSD in the background, if the settings ask for it."""
         ssd = self._settings.ssd
-        if ssd is None or not ssd.warmup:
+        if ssd is None or not ssd.warmup or self._refusal:
             return
         from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, OwnTier
 
@@ -188,6 +197,7 @@ class ReadStack:
             in_node_memory(self.folder, file),
             None if ssd is None else self._on_ssd(ssd, file),
             None if cluster is None else cluster.owner(file.chunk.id),
+            self._refusal or None,
         )
 
     def _on_ssd(self, ssd: SsdSettings, file: FileExtent) -> SsdPlace:

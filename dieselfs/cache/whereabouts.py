@@ -49,6 +49,8 @@ class Whereabouts:
     """None without an SSD tier of this node."""
     cache_node: str | None
     """The cache node that owns the chunk; None without a cache cluster, or while it has no node."""
+    not_eligible: str | None = None
+    """Why no SSD keeps what this mount reads; None if they may."""
 
 
 def in_node_memory(folder: TaskFolder, file: FileExtent) -> int:

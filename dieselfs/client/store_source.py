@@ -31,6 +31,7 @@ def store_source(dataset: Dataset, ssd: SsdChoice, config: Config | None = None)
             f"the SSD tier needs Linux, and this is {sys.platform}",
             "leave it out: ssd=None, and no DIESELFS_SSD",
         )
+    from dieselfs.cache.cached_datasets import cached_datasets
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.read_stack import ReadStack
     from dieselfs.cache.ssd.settings import chosen_tier, shared_tier
@@ -39,4 +40,6 @@ def store_source(dataset: Dataset, ssd: SsdChoice, config: Config | None = None)
     tier = chosen_tier(ssd, config)
     if tier is not None:
         shared_tier(tier).wait_until_open(_SSD_OPENS_S)
-    return ReadStack(dataset.ref, dataset.store, ReadSettings(ssd=tier), ExpectedFiles()).source
+    eligible = cached_datasets(None, config or load_config())
+    settings = ReadSettings(ssd=tier, cached_datasets=eligible)
+    return ReadStack(dataset.ref, dataset.store, settings, ExpectedFiles()).source

@@ -99,6 +99,16 @@ def _cluster(value: str) -> str | None:
     return None if not at or is_cluster_name(name) else "NAME@HOST:PORT,HOST:PORT…"
 
 
+def _patterns(value: str) -> str | None:
+    from chunkstore.ssd.policies.eligibility import SPELLING, Eligibility
+
+    try:
+        Eligibility.parse(value)
+    except ValueError as error:
+        return f"{SPELLING}: {error}"
+    return None
+
+
 def _file(value: str) -> str | None:
     return None if os.path.expanduser(value).startswith("/") else "an absolute path"
 
@@ -151,6 +161,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "index": _index,
     "cache_cluster": _cluster,
     "cache_cluster_secret_file": _file,
+    "cache_datasets": _patterns,
     "ssd": _folder,
     "ssd_size": _size,
     "ssd_admission": _one_of("all", "reject-first"),

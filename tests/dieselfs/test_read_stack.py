@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.policies.eligibility import Eligibility
 from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_runner import Observed, PolicyRequest
@@ -69,9 +70,12 @@ def stack_of(
     node: CacheNode,
     ssd: Path | None,
     tags: ReaderTags | None = None,
+    cached_datasets: str = "*",
+    warmup: bool = False,
 ) -> ReadStack:
     settings = ReadSettings(
-        ssd=None if ssd is None else SsdSettings(ssd, 64 * MIB),
+        cached_datasets=Eligibility.parse(cached_datasets),
+        ssd=None if ssd is None else SsdSettings(ssd, 64 * MIB, warmup=warmup),
         cache_cluster=CacheClusterSettings(
             "r", TaskSecret(SECRET.encode()), StaticPeers((node._settings.listen,))
         ),
@@ -130,6 +134,32 @@ def test_nodes_learn_for_whom_a_process_reads(
     assert node.tier.statistics().written_bytes == sum(sizes)
     rows = node.tier.runner.counts.all().items()
     assert {row.job for row, counts in rows if counts.miss_bytes} == {"resnet"}
+
+
+@pytest.mark.parametrize("with_ssd", [True, False])
+def test_no_ssd_keeps_a_dataset_that_is_not_eligible(
+    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, tmp_path: Path, with_ssd: bool
+) -> None:
+    stack = stack_of(
+        *(dataset, snapshot, node, tmp_path / "own" if with_ssd else None),
+        cached_datasets=f"!{snapshot.dataset.name}",
+        warmup=True,
+    )
+    stack.warm_up(snapshot)
+    chunk = snapshot.chunk(0)
+    assert len(stack.source.payload(chunk)) == chunk.payload_bytes
+    file = snapshot.extent(snapshot.files_in_chunk(1)[0])
+    assert len(stack.source.read(file, 0, file.length)) == file.length
+    tiers = [node.tier, shared_tier(SsdSettings(tmp_path / "own"))] if with_ssd else [node.tier]
+    for tier in tiers:
+        assert tier.wait_until_written(60)
+        statistics = tier.statistics()
+        assert (statistics.written_bytes, statistics.not_admitted > 0) == (0, True)
+    found = stack.whereabouts(file)
+    assert found.not_eligible
+    assert "left out by the pattern" in found.not_eligible
+    ssd = stack.ssd_statistics()
+    assert ssd is None or ssd.warmup is None
 
 
 def test_tags_that_say_nothing_cost_nothing(snapshot: Snapshot) -> None:

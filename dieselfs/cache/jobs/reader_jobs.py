@@ -104,7 +104,12 @@ class ReaderJobs:
     # The thread of the beats calls the methods below.
 
     def _look(self) -> Reading | None:
-        """Return what is read now; None if nothing is, or no policy needs to know."""
+        """Return what is read now; None if nothing is, or no policy needs to know.
+
+        No policy needs to know of reads that no cache keeps.
+        """
+        if not self.tags.may_keep:
+            return None
         runner = None if self._tier is None else self._tier.runner
         if runner is None and not self._is_told:
             return None

@@ -15,6 +15,7 @@ from dieselfs.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from chunkstore.stores.object_store import ObjectStore
     from dieselfs.config import Config, Setting
 
 _LOCAL_KEYS: Final = ("store", "snapshots", "index_login", "job")
@@ -50,10 +51,10 @@ _dataset_option: Final = click.option(
 def set_(context: CommandContext, key: str, value: str, dataset: str | None) -> None:
     """Set a key for all nodes.
 
-    The keys are index, cache_cluster, cache_cluster_secret_file, ssd, ssd_size, ssd_admission,
-    ssd_eviction, ssd_warmup, ssd_policy, ssd_shadow_policy, ssd_write_budget, ssd_buckets,
-    patience, refresh, memory, eviction and prefill. A password is refused: every reader of the
-    store could read it.
+    The keys are index, cache_cluster, cache_cluster_secret_file, cache_datasets, ssd, ssd_size,
+    ssd_admission, ssd_eviction, ssd_warmup, ssd_policy, ssd_shadow_policy, ssd_write_budget,
+    ssd_buckets, patience, refresh, memory, eviction and prefill. A password is refused: every
+    reader of the store could read it.
     """
     from dieselfs.assembly import open_configured_store
     from dieselfs.settings.changes import set_shared
@@ -66,6 +67,17 @@ def set_(context: CommandContext, key: str, value: str, dataset: str | None) -> 
     context.output.done(
         {"key": key, "value": value, "dataset": name}, f"{key} = {value} for {_whom(name)}"
     )
+    if key == "cache_datasets" and _matches_none(value, store):
+        context.output.note(f"{value} matches no dataset of this store; see `dlcmd dataset ls`")
+
+
+def _matches_none(patterns: str, store: ObjectStore) -> bool:
+    """Return whether patterns of datasets' names match none of a store that has some."""
+    from chunkstore.ssd.policies.eligibility import Eligibility
+    from dieselfs.snapshots.stored_datasets import dataset_names
+
+    names = dataset_names(store)
+    return bool(names) and Eligibility.parse(patterns).matches_none(names)
 
 
 @command(

@@ -192,6 +192,14 @@ _ANSWER_TIMEOUT_S: Final = 2.0
 )
 @ssd_warmup_option
 @cache_cluster_options
+@click.option(
+    "--cache-datasets",
+    metavar="PATTERNS",
+    help=(
+        "Datasets that SSDs cache, this node's and those of the cache cluster, such as "
+        "'imagenet*,!*-val'; ! leaves out (default: all)."
+    ),
+)
 @trace_options
 @click.option("--allow-other", is_flag=True, help="Let other users access the mount.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of all files (default: you).")

@@ -106,6 +106,8 @@ def _lines(output: Output, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("SSD", _ssd(output, ssd, size)))
         if ssd["policy"] is not None:
             lines += _policy(output, ssd["policy"])
+    if found.get("not_eligible"):  # an older mount does not say it
+        lines.append(("not eligible", f"{found['not_eligible']} (cache_datasets)"))
     if found["cache_node"] is not None:
         lines.append(("cache node", f"{found['cache_node']} owns the chunk"))
     return lines

@@ -69,6 +69,11 @@ def mount_request(
             flags["cache_cluster"] or options.get("cache_cluster"),
             flags["cache_cluster_secret_file"] or options.get("cache_cluster_secret_file"),
         ),
+        cache_datasets=(
+            options.get("cache_datasets")
+            if flags["cache_datasets"] is None
+            else flags["cache_datasets"]
+        ),
     )
 
 

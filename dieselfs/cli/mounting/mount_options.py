@@ -39,7 +39,7 @@ VALUES: Final = (
     *("secret_file", "cache_policy"),
     *("ssd", "ssd_size", "ssd_admission", "ssd_eviction"),
     *("ssd_policy", "ssd_shadow_policy", "ssd_write_budget", "ssd_buckets"),
-    *("cache_cluster", "cache_cluster_secret_file"),
+    *("cache_cluster", "cache_cluster_secret_file", "cache_datasets"),
     *("record_trace", "record_trace_size"),
     *("store", "index", "profile"),
 )

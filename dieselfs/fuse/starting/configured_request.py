@@ -28,6 +28,7 @@ def configured_request(config: Config, request: MountRequest) -> MountRequest:
 
     Raises `ConfigError` or `UsageError` for a value that makes no sense.
     """
+    from dieselfs.cache.cached_datasets import cached_datasets
     from dieselfs.cache.ssd.options import POLICY_KEYS
     from dieselfs.cache.ssd.settings import configured, is_yes, size_of
 
@@ -39,7 +40,9 @@ def configured_request(config: Config, request: MountRequest) -> MountRequest:
         config.ssd_warmup,
         *(getattr(config, key) for key in POLICY_KEYS),
     )
-    requested_job(config, request)  # a wrong name is refused here, where a user watches
+    # What is wrong is refused here, where a user watches.
+    requested_job(config, request)
+    cached_datasets(request.cache_datasets, config)
     refresh, eviction = request.refresh, request.eviction
     if refresh is None and config.refresh is not None:
         refresh = is_yes(config.refresh)
@@ -55,6 +58,11 @@ def configured_request(config: Config, request: MountRequest) -> MountRequest:
         # The daemon finds the variables and the profile itself.
         ssd=request.ssd.otherwise(configured(config)) if any(map(_stored, ssd)) else request.ssd,
         cache_cluster=_cluster(config, request.cache_cluster),
+        cache_datasets=(
+            _stored(config.cache_datasets)
+            if request.cache_datasets is None
+            else request.cache_datasets
+        ),
     )
 
 

@@ -57,6 +57,7 @@ class MountRequest:
     """Only what the caller gives, likewise."""
     cache_cluster: CacheClusterOptions = field(default_factory=CacheClusterOptions)
     """Only what the caller gives, likewise."""
+    cache_datasets: str | None = None
     trace: TraceOptions = field(default_factory=TraceOptions)
     """Only what the caller gives, likewise."""
 
@@ -129,6 +130,7 @@ def daemon_command(config: Config, request: MountRequest, snapshot: Path) -> lis
             if cache_cluster_secret_file is None
             else os.path.abspath(cache_cluster_secret_file),
         ),
+        ("--cache-datasets", request.cache_datasets),
     ):
         command += [] if value is None else [flag, str(value)]
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]

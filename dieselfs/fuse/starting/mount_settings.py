@@ -96,6 +96,7 @@ def ssd_settings(config: Config, request: MountRequest) -> SsdSettings | None:
 
 def read_settings(config: Config, request: MountRequest) -> ReadSettings:
     """Return the parts through which the mount reads."""
+    from dieselfs.cache.cached_datasets import cached_datasets
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.trace_options import trace_settings
 
@@ -106,6 +107,7 @@ def read_settings(config: Config, request: MountRequest) -> ReadSettings:
         peers=peer_settings(config, request),
         ssd=ssd_settings(config, request),
         cache_cluster=cache_cluster_settings(config, request),
+        cached_datasets=cached_datasets(request.cache_datasets, config),
         trace=trace_settings(request.trace, config),
     )
 

@@ -50,6 +50,9 @@ def start_mount(config: Config, request: MountRequest, say: Say, create: Create)
         settings.ssd.check()
         if kept := settings.ssd.kept_size():
             say(f"{kept}, so it keeps its size; see `dlcmd cache resize --help`")
+    refusal = settings.cached_datasets.refusal(request.address.dataset)
+    if refusal and (settings.ssd, settings.cache_cluster) != (None, None):
+        say(f"no SSD keeps what is read here: {refusal} (cache_datasets)")
     path = choose_snapshot(config, request, say, create)
     mountpoint = resolve(request.mountpoint)
     with opened(path, request) as snapshot:

@@ -4,34 +4,52 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.ssd.policies.eligibility import TIB, Eligibility
-
-HDD = Eligibility(store_bytes_per_s_per_tib=10e6)
+from chunkstore.ssd.policies.eligibility import Eligibility
 
 
 def test_all_datasets_are_eligible_unless_a_rule_says_otherwise() -> None:
-    assert Eligibility().allows("imagenet", TIB, 0.0)
+    assert not Eligibility().refusal("imagenet")
 
 
 @pytest.mark.parametrize(
-    ("dataset", "allowed"), [("ads/a", True), ("ads/old", False), ("Ads/a", False), ("logs", False)]
+    ("patterns", "dataset", "said"),
+    [
+        ("imagenet*,!*-val", "imagenet-21k", ""),
+        (
+            "imagenet*,!*-val",
+            "imagenet-val",
+            "dataset imagenet-val is left out by the pattern !*-val",
+        ),
+        ("!*-val, imagenet*", "imagenet-val", "!*-val"),
+        ("imagenet*+coco", "coco", ""),
+        ("imagenet*,coco", "laion", "dataset laion matches no pattern of imagenet*, coco"),
+        ("imagenet?", "Imagenet1", "matches no pattern of"),
+        ("!*-val", "laion", ""),
+        ("!*", "laion", "!*"),
+        ("*", "laion", ""),
+    ],
 )
-def test_datasets_are_chosen_by_name(dataset: str, allowed: bool) -> None:
-    rule = Eligibility(included=("ads/*", "video"), excluded=("*/old",))
-    assert rule.allows(dataset) == allowed
+def test_datasets_are_chosen_by_name(patterns: str, dataset: str, said: str) -> None:
+    found = Eligibility.parse(patterns).refusal(dataset)
+    assert said in found
+    assert bool(said) == bool(found)
 
 
-@pytest.mark.parametrize(("demand", "allowed"), [(0.0, False), (50e6, False), (50.1e6, True)])
-def test_a_dataset_that_its_own_disks_serve_needs_no_cache(demand: float, allowed: bool) -> None:
-    assert HDD.allows("d", 5 * TIB, demand) == allowed
+@pytest.mark.parametrize("patterns", ["", " ", "a,,b", "a,", "!", "a,! "])
+def test_an_empty_pattern_is_an_error(patterns: str) -> None:
+    with pytest.raises(ValueError, match="an empty pattern in"):
+        Eligibility.parse(patterns)
 
 
-@pytest.mark.parametrize(("stored", "demand"), [(None, 1.0), (TIB, None), (0, 0.0)])
-def test_what_is_not_known_counts_for_the_dataset(stored: int | None, demand: float | None) -> None:
-    assert HDD.allows("d", stored, demand)
+@pytest.mark.parametrize("pattern", ["a/b", "dl://a", "[ab", "!!a", "a b", "-val", ".x", "ä"])
+def test_a_pattern_that_no_name_can_match_is_an_error(pattern: str) -> None:
+    with pytest.raises(ValueError, match="no dataset's name can match"):
+        Eligibility.parse(f"*,{pattern}")
 
 
-@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
-def test_a_rate_that_makes_no_sense_is_an_error(rate: float) -> None:
-    with pytest.raises(ValueError, match="must not be < 0"):
-        Eligibility(store_bytes_per_s_per_tib=rate)
+@pytest.mark.parametrize(
+    ("patterns", "is_none"),
+    [("imagnet*", True), ("!*-test", True), ("imagnet*,!*-val", False), ("imagenet", False)],
+)
+def test_a_list_that_matches_no_dataset_is_noticed(patterns: str, is_none: bool) -> None:
+    assert Eligibility.parse(patterns).matches_none(["imagenet", "coco-val"]) == is_none

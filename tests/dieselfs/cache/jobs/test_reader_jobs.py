@@ -84,6 +84,14 @@ def test_a_mount_with_a_policy_publishes_until_it_ends(
     assert not has_thread()
 
 
+def test_a_reader_of_what_no_cache_keeps_publishes_nothing(registry: MemoryJobs) -> None:
+    jobs = begun("resnet", has_cluster=True)
+    eventually(lambda: registry.held)
+    jobs.tags.may_keep = False
+    eventually(lambda: not registry.held)
+    jobs.close()
+
+
 def test_a_job_that_reads_through_a_cluster_publishes(registry: MemoryJobs) -> None:
     jobs = begun("resnet", has_cluster=True)
     eventually(lambda: registry.held)

@@ -50,6 +50,12 @@ def test_a_key_is_set_shown_explained_and_removed(dlcmd: Dlcmd, pets: Client) ->
     assert dlcmd("config", "ls", "--json").records == []
 
 
+def test_patterns_that_match_no_dataset_are_noted(dlcmd: Dlcmd, pets: Client) -> None:
+    assert dlcmd("config", "set", "cache_datasets", "pe*,!*-val").err.count("\n") == 1
+    said = dlcmd("config", "set", "cache_datasets", "pest").err
+    assert "pest matches no dataset of this store" in said
+
+
 def test_a_flag_and_a_variable_take_precedence(
     dlcmd: Dlcmd, pets: Client, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

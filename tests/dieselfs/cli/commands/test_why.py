@@ -41,6 +41,26 @@ def test_where_a_file_lies(
     assert dlcmd("umount", mountpoint).code == ExitCode.OK
 
 
+@needs_fuse
+def test_a_dataset_that_no_ssd_keeps(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    ssd = ("--ssd", tmp_path / "ssd", "--ssd-size", "64MiB", "--prefill", "0")
+    refused = dlcmd("mount", "pets", mountpoint, *ssd, "--cache-datasets", "a,,b")
+    assert refused.code == ExitCode.USAGE
+    assert "--cache-datasets: an empty pattern in 'a,,b'" in refused.err
+    # A plus sign is a comma in -o.
+    mounted = dlcmd("mount", "pets", mountpoint, *ssd, "-o", "cache_datasets=pe*+!*ts")
+    assert mounted.code == ExitCode.OK
+    assert "dataset pets is left out by the pattern !*ts" in mounted.err
+    path = mountpoint / "cat/1.jpg"
+    path.read_bytes()
+    shown = dlcmd("why", path).lines
+    assert "  not eligible  dataset pets is left out by the pattern !*ts (cache_datasets)" in shown
+    assert dlcmd("stats", mountpoint, "--json").records[0]["ssd"]["not_admitted"] > 0
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+
+
 def test_resident_bytes(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(10_000))
