@@ -217,12 +217,14 @@ class SsdTier:
         tags: ReaderTags | None = None,
         size: int | None = None,
         told: bool = False,
+        again: bool = False,
     ) -> memoryview | None:
         """Return bytes of a chunk's object, or the whole object if `length` is None.
 
         Return None if the tier cannot deliver them in time. The read is counted for `dataset`. See
         `SegmentStore.read` for `verified`. A cache policy learns of the reader by `tags`; `size` is
         that of the object, if it is known. `told`: the policy knows of the request (`asked`).
+        `again`: bytes around those that a read has just missed; a miss counts once.
         """
         segments = self._segments
         if segments is None or not self.is_in_service():
@@ -239,6 +241,8 @@ class SsdTier:
             found = self.call(read, _WHOLE_BYTES if length is None else length)
         except _WRONG as error:
             self._failed(error)
+        if found is None and again:
+            return None
         runner = self.runner
         if runner is not None and (tags is None or tags.may_keep):
             wanted = len(found) if length is None and found is not None else length

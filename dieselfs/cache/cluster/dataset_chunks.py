@@ -342,19 +342,22 @@ class DatasetChunks:
         self, chunk: ChunkRef, start: int, length: int | None, *, again: bool = False
     ) -> memoryview | None:
         """Read the SSD; `again`: a larger part of what it has just missed."""
+        tags = self._clients.of(chunk)
         data = self._node.tier.read(
             chunk.id.value,
             start,
             length,
             dataset=self.dataset.id,
-            tags=self._clients.of(chunk),
+            tags=tags,
             size=_size(chunk),
             told=True,
+            again=again,
         )
         if data is None:
             if not again:
                 self._node.missed_bytes += _size(chunk) if length is None else length
-            self._node.missed(self, chunk.id.value)
+            if tags.may_keep:
+                self._node.missed(self, chunk.id.value)
             return None
         self._node.from_ssd_bytes += len(data)
         return data

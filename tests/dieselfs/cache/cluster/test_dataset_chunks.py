@@ -20,6 +20,7 @@ from chunkstore.ssd.admission import AdmitAll, RejectFirst
 from chunkstore.ssd.policies.baselines import AdmitEverything
 from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
+from chunkstore.ssd.policy_counts import total_of
 from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.segment_store import SegmentStore
@@ -273,16 +274,21 @@ def test_no_more_is_read_in_vain_than_may_be(tier: SsdTier) -> None:
     assert len(node.store.gets) == 2
 
 
-def test_a_piece_of_a_large_file_that_came_damaged_from_the_store_is_asked_for_again(
-    tier: SsdTier,
-) -> None:
-    content, packed = random.Random(5).randbytes(20 << 20), Packed()
+def large_file(node: Node, content: bytes) -> FileExtent:
+    packed = Packed()
     writer = packed.writer(target_bytes=1 << 20)
     writer.add_file(b"large", content, 0o644, 0)
     writer.flush()
-    node = Node(tier)
     packed.store_in(node.store)
     [file] = packed.extents().values()
+    return file
+
+
+def test_a_piece_of_a_large_file_that_came_damaged_from_the_store_is_asked_for_again(
+    tier: SsdTier,
+) -> None:
+    node, content = Node(tier), random.Random(5).randbytes(20 << 20)
+    file = large_file(node, content)
     key = chunk_key(DATASET.name, file.chunk.id)
     sound = MemoryObjectStore.get(node.store, key)
     wrong = bytearray(sound)
@@ -431,8 +437,22 @@ class TestPolicy:
         [counts] = rows.values()
         assert counts.admitted_bytes == size
         assert counts.filled_bytes == size - 1000
-        assert counts.hit_bytes == 0
-        assert node.parts.missed_bytes == 1000
+        assert (counts.hit_bytes, counts.miss_bytes) == (0, 1000)
+        assert (node.parts.missed_bytes, tier.statistics().misses) == (1000, 1)
+
+    def test_a_missed_block_of_a_large_file_counts_once(
+        self, tier: SsdTier, policy: ToldPolicy
+    ) -> None:
+        node = Node(tier)
+        file = large_file(node, bytes(20 << 20))
+        for number in range(2):
+            block = CacheBlock(file.chunk, file, number)
+            node.chunks.requested(block, block.length, RequestTags("a", 1, "good"))
+            node.chunks.load(block)
+        assert tier.runner is not None
+        counts = total_of(tier.runner.counts.all())
+        assert (counts.miss_bytes, tier.statistics().misses) == (8 << 20, 2)
+        assert node.parts.missed_bytes == 8 << 20
 
     def test_the_bucket_of_the_request_decides_before_the_store_is_read(
         self, tier: SsdTier, policy: ToldPolicy
@@ -453,11 +473,14 @@ class TestPolicy:
         node = Node(tier)
         ref = node.refs[0]
         unwanted = RequestTags("a", 1, "good", may_keep=False)
+        loads_ahead: list[bytes] = []
+        node.parts.missed = lambda chunks, chunk: loads_ahead.append(chunk)
         with pytest.raises(CacheFull):
             self.ask(node, unwanted)
         node.chunks.load(CacheBlock(ref))  # a whole chunk passes through, for all who ask now
         assert tier.wait_until_written(30)
         assert (tier.statistics().written_bytes, policy.told) == (0, [])
+        assert loads_ahead == [], "a node that warms up by itself does not begin with it"
         node.memory.__init__(64 << 20)  # type: ignore[misc]
         self.ask(node, unwanted._replace(may_keep=True))
         assert tier.wait_until_written(30)
