@@ -118,13 +118,12 @@ class ThresholdPolicy:
         }
 
     def _priorities(self, elapsed_s: float) -> Priorities:
-        past: Priorities = {}
-        coming: Priorities = {}
-        if self.priority != "future":
-            past = historic(self._history.requested())
-        if self.priority != "historic":
-            coming = future(self._jobs.alive(elapsed_s), self._history.reads().keys())
-        return hybrid(past, coming)
+        """Return the priorities of this kind; *future* is *historic* while no job tells anything."""
+        jobs = () if self.priority == "historic" else self._jobs.alive(elapsed_s)
+        coming = future(jobs, self._history.reads().keys())
+        if self.priority == "future" and jobs:
+            return coming
+        return hybrid(historic(self._history.requested()), coming)
 
     def _move_threshold(self, seconds: float, highest: float) -> None:
         if self._controller is None or self._allowance is None:

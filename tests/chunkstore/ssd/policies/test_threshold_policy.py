@@ -103,6 +103,20 @@ def test_a_job_that_dies_without_a_word_counts_until_its_lease_ends() -> None:
     assert not found.admits(P1, 0, 1)
 
 
+def test_future_is_historic_while_no_job_tells_anything() -> None:
+    found = policy("future")
+    for bucket, reads in ((P1, 2), (P2, 1)):
+        for _ in range(reads):
+            found.requested("a", bucket, 1, 1)
+    found.refresh(0)
+    assert [found.admits(bucket, 0, 1) for bucket in (P1, P2)] == [True, False]
+    found.publish(job("a", P1), 5)
+    found.refresh(10)
+    assert not found.admits(P1, 0, 1), "one job reads it"
+    found.refresh(70)
+    assert found.admits(P1, 0, 1), "the job's lease has ended"
+
+
 def test_a_clock_that_is_set_back_or_stands_still_harms_nothing() -> None:
     found = policy("future", write_budget=100)
     for name in ("a", "b"):
