@@ -118,7 +118,7 @@ class ThresholdPolicy:
         }
 
     def _priorities(self, elapsed_s: float) -> Priorities:
-        """Return the priorities of this kind; *future* is *historic* while no job tells anything."""
+        """Return the priorities; *future* is *historic* while no job tells anything."""
         jobs = () if self.priority == "historic" else self._jobs.alive(elapsed_s)
         coming = future(jobs, self._history.reads().keys())
         if self.priority == "future" and jobs:
