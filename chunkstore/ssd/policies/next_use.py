@@ -21,7 +21,6 @@ from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.jobs import JobSpecification, PublishedJobs
 from chunkstore.ssd.policies.planned_uses import (
     UNTOLD_EPOCH_S,
-    FollowedPlan,
     FollowedPlans,
     spread,
 )
@@ -81,9 +80,9 @@ class NextUsePolicy:
         self._coming: Priorities = {}
         self._past: Priorities = {}
         self._buckets: dict[int, Bucket] = {}
-        self._last: tuple[int, list[tuple[FollowedPlan, int]]] | None = None
-        """The key of the last request, and its uses."""
         self._evicts_next: float | None = None
+        self._limit = math.inf
+        """The time before which a segment must be used to be admitted."""
         self._threshold = 0.0
         self._wanted_bytes = 0
         self._controller: ThresholdController | None = None
@@ -105,18 +104,18 @@ class NextUsePolicy:
     def requested(self, job: str, bucket: Bucket, key: int, length: int) -> None:
         """Add the request to the history, and compare it with the plans of its job."""
         self._history.add(job, bucket, key, length)
-        uses = self._plans.uses.of(key)
-        self._last = key, uses
-        self._plans.requested(job, uses)
+        self._plans.uses.requested(job, key)
 
     def admits(self, bucket: Bucket, key: int, length: int) -> bool:
         """Return whether the segment is used sooner than what would be evicted for it."""
         if not self._follows:
             return self._simpler.admits(bucket, key, length) or self._knows_nothing()
-        soonest, count = self._uses(bucket, key)
-        if self._evicts_next is not None and soonest >= self._evicts_next:
+        soonest = self._plans.uses.next_use(key, self._limit)
+        if soonest == math.inf:
+            soonest = self._untold_use(bucket, key)
+        if soonest >= self._limit and self._evicts_next is not None:
             return False
-        return self._may_write(key, count, length)
+        return self._allowance is None or self._may_write(key, soonest, length)
 
     def reinserts(self, bucket: Bucket, key: int, length: int) -> bool:
         """Return whether an evicted segment is used much sooner than what is evicted next."""
@@ -124,10 +123,12 @@ class NextUsePolicy:
             return self._simpler.reinserts(bucket, key, length)
         if self._evicts_next is None:
             return False
-        soonest, count = self._uses(bucket, key)
+        soonest = self._plans.uses.next_use(key)
+        if soonest == math.inf:
+            soonest = self._untold_use(bucket, key)
         gap_s = max(REFRESH_S, soonest - self._now)
         is_worth_it = gap_s < _REINSERTED_SHARE * (self._evicts_next - self._now)
-        return is_worth_it and self._may_write(key, count, length)
+        return is_worth_it and self._may_write(key, soonest, length)
 
     def next_uses(self, keys: Sequence[int]) -> npt.NDArray[np.float64] | None:
         """Return the time of each segment's next use; None while no plan is trusted."""
@@ -144,6 +145,7 @@ class NextUsePolicy:
     def evicts_next(self, next_use: float | None) -> None:
         """Take note of what would be evicted next."""
         self._evicts_next = next_use
+        self._limit = math.inf if next_use is None else next_use
 
     def written(self, length: int) -> None:
         """Take the bytes from the write allowances."""
@@ -170,7 +172,6 @@ class NextUsePolicy:
         self._planned = frozenset(bucket for each in told for bucket in each.buckets)
         self._coming = future(untold, self._history.reads().keys())
         self._past = historic(self._history.requested())
-        self._last = None
         self._move_threshold(self._elapsed_s - before, len(told))
 
     def _knows_nothing(self) -> bool:
@@ -184,23 +185,12 @@ class NextUsePolicy:
             and not any(priority > self._minimum for priority in self._simpler.priorities.values())
         )
 
-    def _uses(self, bucket: Bucket, key: int) -> tuple[float, int]:
-        """Return the time of a segment's next use, and how many uses are known to come."""
-        last = self._last
-        uses = last[1] if last is not None and last[0] == key else self._plans.uses.of(key)
-        soonest, count = math.inf, 0
-        for plan, place in uses:
-            if plan.is_trusted:
-                next_use = plan.time_of(place, key)
-                if next_use < soonest:
-                    soonest = next_use
-                count += place >= plan.position or plan.repeats
-        if soonest == math.inf:
-            soonest = self._untold(bucket, key)
-            if soonest < math.inf:
-                count = 1
-                self._remember(key, bucket)
-        return soonest, count
+    def _untold_use(self, bucket: Bucket, key: int) -> float:
+        """Return the time of a next use that no plan tells."""
+        soonest = self._untold(bucket, key)
+        if soonest < math.inf:
+            self._remember(key, bucket)
+        return soonest
 
     def _untold(self, bucket: Bucket, key: int) -> float:
         """Return a time for the next use by jobs that tell no order, spread over an hour."""
@@ -216,14 +206,15 @@ class NextUsePolicy:
             self._buckets = {}
         self._buckets[key] = bucket
 
-    def _may_write(self, key: int, count: int, length: int) -> bool:
-        """Return whether the write budget has room for a segment with so many uses to come.
+    def _may_write(self, key: int, soonest: float, length: int) -> bool:
+        """Return whether the write budget has room for a segment with that next use.
 
         As in `ThresholdPolicy` the threshold is soft, and all jobs agree about the segments: of
-        those with few uses it admits the ones with the lowest keys.
+        those with few uses to come it admits the ones with the lowest keys.
         """
         if self._allowance is None:
             return True
+        count = 0 if soonest == math.inf else max(1, self._plans.uses.coming(key))
         if key & _KEY_MASK >= (count + 1 - self._threshold) * (_KEY_MASK + 1):
             return False
         self._wanted_bytes += length

@@ -2,7 +2,9 @@
 
 A plan tells an order, a position and a rate, so the time of each use is predicted. All plans are
 merged into columns that are sorted by key: a segment's uses lie side by side, and a look-up is one
-search among the few with its prefix. 12 to 16 bytes a use; `MAX_USES` bounds them.
+search among the few with its prefix. 12 to 16 bytes a use; `MAX_USES` bounds them. The times
+themselves are computed at each question. A column of them would have to be computed again for all
+segments with each publication, for the few about which somebody asks.
 
 A plan may be wrong. Each request of its job is compared with it: a request far from the plan's
 position, or of a segment that it does not have, counts against it. A plan with too many of these is
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -21,9 +23,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.jobs import MAX_JOBS, JobSpecification, PlannedReads
 
-MAX_USES: Final = 1 << 22
+_PLACE_BITS: Final = 22
+_PLACE: Final = (1 << _PLACE_BITS) - 1
+MAX_USES: Final = 1 << _PLACE_BITS
 """Uses of all plans together, in 64 MiB; what is beyond counts as unknown."""
 UNTOLD_EPOCH_S: Final = 3600.0
 """The time of an epoch of which no rate is known."""
@@ -80,18 +84,6 @@ class FollowedPlan:
         is_close = abs(middle - published) <= self._most_advance
         return published if is_close else middle + 1
 
-    def time_of(self, place: int, key: int) -> float:
-        """Return the time of the next use of the segment at a place of the order.
-
-        After its use it is read in the next epoch, in another order: at a time that depends on the
-        key alone. So what is kept of an epoch is the same from epoch to epoch.
-        """
-        if place >= self.position:
-            return self.begin_s + place * self.seconds_per_key
-        if not self.repeats:
-            return math.inf
-        return self.end_s + spread(key) * (self.end_s - self.begin_s)
-
     def note_request(self, place: int | None) -> None:
         """Take note that its job has requested the segment at a place, or one that it lacks."""
         expected = 0.0
@@ -103,30 +95,37 @@ class FollowedPlan:
                 expected = 1.0
             elif -self._tolerance <= ahead <= self._tolerance:
                 expected = 1.0
-        score = self._score = self._score + (expected - self._score) * _MEMORY
-        self.is_trusted = score > (_DISTRUST if self.is_trusted else _TRUST)
+        score = self._score
+        if score != expected:
+            score = self._score = score + (expected - score) * _MEMORY
+            self.is_trusted = score > (_DISTRUST if self.is_trusted else _TRUST)
 
 
 class PlannedUses:
     """The uses of all plans, by key. Not thread-safe."""
 
-    def __init__(self, plans: Sequence[FollowedPlan] = ()) -> None:
+    def __init__(self, plans: Iterable[FollowedPlan] = ()) -> None:
         """Merge the plans: 0.1 µs a use, at most `MAX_USES`."""
-        self.plans = list(plans)
+        self.plans = sorted(plans, key=lambda plan: plan.job)[:MAX_JOBS]
+        self._of_job: dict[str, tuple[int, int]] = {}
+        """Job -> the least use of its plans, and one that is greater than all of them."""
+        for number, plan in enumerate(self.plans):
+            first, _ = self._of_job.get(plan.job, (number << _PLACE_BITS, 0))
+            self._of_job[plan.job] = first, (number + 1) << _PLACE_BITS
+        self._last_key, self._last_rows = -1, (0, 0)
+        """The last requested segment, about which the next question is."""
         kept, self.is_cut = _bounded(self.plans)
         keys = np.concatenate([np.empty(0, np.uint32), *kept])
-        of_plan = np.repeat(np.arange(len(kept), dtype=np.uint32), [len(each) for each in kept])
-        places = np.concatenate([np.empty(0, np.uint32), *map(_places, kept)])
+        uses = np.concatenate([np.empty(0, np.uint32), *map(_uses, range(len(kept)), kept)])
         order = np.argsort(keys, kind="stable")
         # An element of an array costs a third of one of a numpy array; they share the memory.
         self._keys_array = array("I", keys[order].tobytes())
-        self._plans_array = array("I", of_plan[order].tobytes())
-        self._places_array = array("I", places[order].tobytes())
-        self._keys, self._of_plan, self._places = (
-            np.frombuffer(column, np.uint32)
-            for column in (self._keys_array, self._plans_array, self._places_array)
+        self._uses_array = array("I", uses[order].tobytes())
+        """Plan number << 22 | place: `MAX_JOBS` and `MAX_USES` fit into 32 bits together."""
+        self._keys, self._uses = (
+            np.frombuffer(column, np.uint32) for column in (self._keys_array, self._uses_array)
         )
-        bits = max(1, len(keys).bit_length() - 1)
+        bits = len(keys).bit_length()
         self._shift = _KEY_BITS - bits
         edges = np.arange((1 << bits) + 1, dtype=np.uint64) << np.uint64(self._shift)
         self._begins = array("I", np.searchsorted(self._keys, edges).astype(np.uint32).tobytes())
@@ -135,17 +134,81 @@ class PlannedUses:
     def __len__(self) -> int:
         return len(self._keys_array)
 
-    def of(self, key: int) -> list[tuple[FollowedPlan, int]]:
-        """Return the plans that use a segment, with its places. 0.4 µs and 0.2 µs a plan."""
-        low = key & _LOW_BITS
-        keys, prefix = self._keys_array, low >> self._shift
-        end = self._begins[prefix + 1]
-        at = bisect_left(keys, low, self._begins[prefix], end)
-        found = []
-        while at < end and keys[at] == low:
-            found.append((self.plans[self._plans_array[at]], self._places_array[at]))
-            at += 1
-        return found
+    def rows(self, key: int) -> tuple[int, int]:
+        """Return the first row of a segment's uses and the row after the last one. 0.25 µs.
+
+        They are in the order of `plans`.
+        """
+        keys, low = self._keys_array, key & _LOW_BITS
+        prefix = low >> self._shift
+        first, end = self._begins[prefix], self._begins[prefix + 1]
+        if first < end:  # most prefixes have one key
+            if keys[first] != low:
+                first = bisect_left(keys, low, first, end)
+            if keys[end - 1] != low:
+                end = bisect_right(keys, low, first, end)
+        return first, end
+
+    def next_use(self, key: int, enough: float = -math.inf) -> float:
+        """Return the time of a segment's next use by a trusted plan; inf: there is none.
+
+        The search ends with the first use that is sooner than `enough`. 0.2 µs and 0.13 µs a plan.
+
+        After its use a segment is read in the next epoch, in another order: at a time that depends
+        on the key alone. So what is kept of an epoch is the same from epoch to epoch.
+        """
+        row, end = self._last_rows if key == self._last_key else self.rows(key)
+        plans, uses, soonest = self.plans, self._uses_array, math.inf
+        while row < end:
+            use = uses[row]
+            row += 1
+            plan, place = plans[use >> _PLACE_BITS], use & _PLACE
+            if place >= plan.position:
+                time = plan.begin_s + place * plan.seconds_per_key
+            elif plan.repeats and plan.end_s < soonest:
+                time = plan.end_s + spread(key) * (plan.end_s - plan.begin_s)
+            else:
+                continue
+            if time < soonest and plan.is_trusted:
+                soonest = time
+                if time < enough:
+                    break
+        return soonest
+
+    def coming(self, key: int) -> int:
+        """Return how many uses of a segment by trusted plans are still to come."""
+        row, end = self._last_rows if key == self._last_key else self.rows(key)
+        count = 0
+        for use in self._uses_array[row:end]:
+            plan = self.plans[use >> _PLACE_BITS]
+            count += plan.is_trusted and (plan.repeats or use & _PLACE >= plan.position)
+        return count
+
+    def requested(self, job: str, key: int) -> None:
+        """Compare a request of a job with its plans. 0.6 µs.
+
+        Of several readers of a job, the one that is nearest to the segment has sent the request.
+        """
+        self._last_key, self._last_rows = key, rows = key, self.rows(key)
+        own = self._of_job.get(job)
+        if own is None:
+            return
+        (row, end), (first, stop) = rows, own
+        plans, uses = self.plans, self._uses_array
+        if row < end and uses[row] < first:
+            row = bisect_left(uses, first, row, end)
+        if row == end or uses[row] >= stop:
+            for plan in plans[first >> _PLACE_BITS : stop >> _PLACE_BITS]:
+                plan.note_request(None)
+            return
+        nearest, at = plans[uses[row] >> _PLACE_BITS], uses[row] & _PLACE
+        row += 1
+        while row < end and uses[row] < stop:
+            plan, place = plans[uses[row] >> _PLACE_BITS], uses[row] & _PLACE
+            if abs(place - plan.position) < abs(at - nearest.position):
+                nearest, at = plan, place
+            row += 1
+        nearest.note_request(at)
 
     def next_uses(self, keys: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return the time of each segment's next use by a trusted plan; inf: there is none."""
@@ -173,8 +236,8 @@ class PlannedUses:
                 for plan in self.plans
             ]
         )
-        begin, seconds, position, end, repeats = columns[self._of_plan[at]].T
-        places = self._places[at]
+        begin, seconds, position, end, repeats = columns[self._uses[at] >> _PLACE_BITS].T
+        places = self._uses[at] & _PLACE
         with np.errstate(invalid="ignore"):
             later = np.where(repeats > 0, end + _spread(keys) * (end - begin), np.inf)
         return np.where(places >= position, begin + places * seconds, later)
@@ -185,7 +248,6 @@ class FollowedPlans:
 
     def __init__(self) -> None:
         self._plans: dict[tuple[str, str], FollowedPlan] = {}
-        self._of_job: dict[str, list[FollowedPlan]] = {}
         self._has_changed = False
         self.uses = PlannedUses()
 
@@ -213,32 +275,13 @@ class FollowedPlans:
         for reader in gone:
             del self._plans[reader]
         if gone or self._has_changed:
-            self.uses = PlannedUses(list(self._plans.values()))
-            self._of_job = {}
-            for plan in self._plans.values():
-                self._of_job.setdefault(plan.job, []).append(plan)
+            self.uses = PlannedUses(self._plans.values())
             self._has_changed = False
 
     def is_trusted(self, specification: JobSpecification) -> bool:
         """Return whether a reader has a plan that is read as it says."""
         plan = self._plans.get((specification.job, specification.reader))
         return plan is not None and plan.is_trusted
-
-    def requested(self, job: str, uses: Sequence[tuple[FollowedPlan, int]]) -> None:
-        """Compare a request of a job with its plans; `uses` are those of the segment."""
-        own = self._of_job.get(job)
-        if own is None:
-            return
-        nearest, at, distance = None, 0, _LOW_BITS
-        for plan, place in uses:
-            # Of several readers of a job, the nearest one has sent the request.
-            if plan.job == job and abs(place - plan.position) < distance:
-                nearest, at, distance = plan, place, abs(place - plan.position)
-        if nearest is not None:
-            nearest.note_request(at)
-        else:
-            for plan in own:
-                plan.note_request(None)
 
 
 def spread(key: int) -> float:
@@ -260,5 +303,6 @@ def _bounded(plans: Sequence[FollowedPlan]) -> tuple[list[npt.NDArray[np.uint32]
     return [plan.keys[:share] for plan in plans], True
 
 
-def _places(keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    return np.arange(len(keys), dtype=np.uint32)
+def _uses(number: int, keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Return the uses of a plan, in its order."""
+    return np.arange(len(keys), dtype=np.uint32) | np.uint32(number << _PLACE_BITS)

@@ -31,6 +31,14 @@ def follow(*specifications: JobSpecification, at: float = 0.0) -> FollowedPlans:
     return plans
 
 
+def time_of(plan: FollowedPlan, key: int) -> float:
+    """Return the time of a plan's next use of a segment that it has."""
+    place = plan.keys.tolist().index(key)
+    if place >= plan.position:
+        return plan.begin_s + place * plan.seconds_per_key
+    return plan.end_s + spread(key) * (plan.end_s - plan.begin_s) if plan.repeats else math.inf
+
+
 def test_the_soonest_use_of_all_plans() -> None:
     slow, quick = reads(KEYS, 10, 1.0), reads(KEYS[::-1], 50, 10.0)
     uses = follow(published("slow", slow), published("quick", quick), at=1000.0).uses
@@ -54,29 +62,39 @@ def test_single_and_many_look_ups_agree(repeats: bool) -> None:
     plans[2].is_trusted = False
     uses = PlannedUses(plans)
     for key, found in zip(KEYS, uses.next_uses(KEYS).tolist(), strict=True):
-        each = [plan.time_of(place, key) for plan, place in uses.of(key) if plan.is_trusted]
-        assert found == pytest.approx(min(each, default=math.inf))
+        times = [time_of(plan, key) for plan in plans if plan.is_trusted and key in plan.keys]
+        coming = [time for time in times if time < math.inf]
+        assert uses.next_use(key) == pytest.approx(min(times, default=math.inf))
+        assert uses.coming(key) == len(coming)
+        assert found == uses.next_use(key)
+
+
+def test_a_search_ends_with_the_first_use_that_is_soon_enough() -> None:
+    uses = follow(published("a", reads(KEYS)), published("b", reads(KEYS[::-1]))).uses
+    assert uses.next_use(KEYS[60]) == 39.0
+    assert uses.next_use(KEYS[60], enough=61.0) == 60.0
+    assert uses.next_use(KEYS[60], enough=60.0) == 39.0
 
 
 def test_high_bits_of_keys_do_not_matter() -> None:
     uses = follow(published("job", reads(KEYS))).uses
     high = KEYS[3] | 5 << 32
     assert uses.next_uses([high]).tolist() == uses.next_uses([KEYS[3]]).tolist() == [3.0]
-    assert [place for _, place in uses.of(high)] == [3]
+    assert uses.next_use(high) == 3.0
 
 
 def test_a_plan_that_repeats_spreads_the_next_epoch_by_the_key() -> None:
     plan = FollowedPlan("job", reads(KEYS, 50, 1.0, repeats=True), 100.0)
-    assert plan.time_of(60, KEYS[60]) == 110.0
-    assert plan.time_of(10, KEYS[10]) == 150.0 + 100 * spread(KEYS[10])
+    assert PlannedUses([plan]).next_use(KEYS[60]) == 110.0
+    assert PlannedUses([plan]).next_use(KEYS[10]) == 150.0 + 100 * spread(KEYS[10])
     ended = FollowedPlan("job", reads(KEYS, 50, 1.0), 100.0)
-    assert ended.time_of(10, KEYS[10]) == math.inf
+    assert PlannedUses([ended]).next_use(KEYS[10]) == math.inf
 
 
 def test_requests_move_the_position_between_publications() -> None:
     plans = follow(published("job", reads(KEYS)))
     for key in KEYS[:20]:
-        plans.requested("job", plans.uses.of(key))
+        plans.uses.requested("job", key)
     assert plans.uses.next_uses(KEYS[:21]).tolist() == [np.inf] * 20 + [20.0]
 
 
@@ -86,9 +104,9 @@ def test_positions_that_are_published_wrong_are_corrected_by_requests() -> None:
     order = reads(keys, 4000)
     plans = follow(published("job", order))
     for key in keys[1000:1020]:
-        plans.requested("job", plans.uses.of(key))
+        plans.uses.requested("job", key)
     plans.publish(published("job", PlannedReads("p", order.keys, 4020, 1.0)), 20.0)
-    [(plan, _)] = plans.uses.of(0)
+    [plan] = plans.uses.plans
     assert 1005 <= plan.position <= 1020
     assert plan.is_trusted
 
@@ -99,13 +117,13 @@ def test_an_order_that_is_not_read_is_not_trusted_and_may_be_again() -> None:
     specification = published("job", reads(keys))
     plans = follow(specification)
     for key in order[:400]:
-        plans.requested("job", plans.uses.of(key))
+        plans.uses.requested("job", key)
     assert not plans.is_trusted(specification)
     assert np.isinf(plans.uses.next_uses(keys)).all()
     for start in range(0, 400, 50):
         plans.publish(published("job", reads(keys, start)), 0.0)
         for key in keys[start : start + 50]:
-            plans.requested("job", plans.uses.of(key))
+            plans.uses.requested("job", key)
     assert plans.is_trusted(specification)
 
 
@@ -113,8 +131,8 @@ def test_requests_of_segments_that_a_plan_lacks_count_against_it() -> None:
     specification = published("job", reads(KEYS))
     plans = follow(specification)
     for key in range(1, 100):
-        plans.requested("job", plans.uses.of(key))
-        plans.requested("another", plans.uses.of(KEYS[0]))
+        plans.uses.requested("job", key)
+        plans.uses.requested("another", KEYS[0])
     assert not plans.is_trusted(specification)
 
 
@@ -125,8 +143,8 @@ def test_readers_of_a_job_have_plans_of_their_own() -> None:
     ]
     plans = follow(*specifications)
     for first, second in zip(KEYS[:50], KEYS[50:], strict=True):
-        plans.requested("job", plans.uses.of(first))
-        plans.requested("job", plans.uses.of(second))
+        plans.uses.requested("job", first)
+        plans.uses.requested("job", second)
     assert all(map(plans.is_trusted, specifications))
 
 
@@ -143,7 +161,7 @@ def test_plans_without_a_lease_and_withdrawn_ones_are_forgotten() -> None:
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
 def test_a_rate_that_makes_no_sense_is_an_epoch_in_an_hour(rate: float) -> None:
     plan = FollowedPlan("job", reads(KEYS, 0, rate), 0.0)
-    assert plan.time_of(50, KEYS[50]) == pytest.approx(1800)
+    assert PlannedUses([plan]).next_use(KEYS[50]) == pytest.approx(1800)
 
 
 @pytest.mark.parametrize(("position", "kept"), [(-5, 0), (1000, 100)])
@@ -161,7 +179,7 @@ def test_uses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_plans() -> None:
     assert np.isinf(PlannedUses().next_uses([1, 2])).all()
-    assert PlannedUses().of(1) == []
+    assert PlannedUses().next_use(1) == math.inf
     assert len(PlannedUses([FollowedPlan("job", reads([]), 0.0)]).next_uses([])) == 0
 
 
@@ -171,6 +189,6 @@ def test_all_keys_are_found_by_their_prefixes(count: int) -> None:
     order = (ends + random.Random(count).sample(range(1 << 32), 1000))[:count]
     uses = PlannedUses([FollowedPlan("job", reads(order), 0.0)])
     for place, key in enumerate(order):
-        assert [found for _, found in uses.of(1 << 40 | key)] == [place]
+        assert uses.next_use(1 << 40 | key) == place
     for key in set(ends) - set(order):
-        assert uses.of(key) == []
+        assert uses.next_use(key) == math.inf
