@@ -342,7 +342,7 @@ def _show_command_line(args: Sequence[str]) -> None:
     ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
-def _run_to_its_end(program: Callable[[], int]) -> NoReturn:
+def _run_to_its_end(program: Callable[[], int | None]) -> NoReturn:
     """Run a program and end as Python does, but for the teardown of its modules: that takes 30 ms
     of CPU time, most of it for copies of the pages that all forked programs share."""
     try:
@@ -355,7 +355,7 @@ def _run_to_its_end(program: Callable[[], int]) -> NoReturn:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(status)
+    os._exit(status or 0)
 
 
 if __name__ == "__main__":
