@@ -30,7 +30,7 @@ from dieselfs.fuse.starting.mount_settings import (
     mount_options,
     opened,
     read_settings,
-    requested_job,
+    told_job,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         shutdown = Shutdown(forced=True)
         budget_bytes = settings.budget_bytes(snapshot.dataset)
         settings = replace(settings, memory_bytes=budget_bytes)
-        jobs = _jobs(context, request, settings, snapshot)
+        job = told_job(context.config, request, settings)
+        jobs = None if job is None else _jobs(context, job, settings, snapshot)
         tags = None
         if jobs is not None:
             parts.callback(lambda: jobs.close(shutdown.left_s(_JOBS_CLOSE_S)))
@@ -129,7 +130,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             task_folder=stack.folder.path,
             memory_bytes=budget_bytes,
             preload_bytes=budget_bytes if request.preload else 0,
-            sharing_key=sharing_key(context.config, request, snapshot.path),
+            sharing_key=sharing_key(context.config, request, snapshot.path, job),
         )
         observed = {
             "freshness": watch.freshness,
@@ -145,22 +146,20 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
 
 
 def _jobs(
-    context: CommandContext, request: MountRequest, settings: ReadSettings, snapshot: Snapshot
-) -> ReaderJobs | None:
-    """Return what publishes for the mount's readers; None if no cache policy can need it."""
-    ssd, has_cluster = settings.ssd, settings.cache_cluster is not None
-    if ssd is None and not has_cluster and settings.trace is None:
-        return None
+    context: CommandContext, job: str, settings: ReadSettings, snapshot: Snapshot
+) -> ReaderJobs:
+    """Return what publishes for the mount's readers."""
+    ssd = settings.ssd
     from dieselfs.cache.jobs.reader_jobs import ReaderJobs
     from dieselfs.cache.ssd.settings import shared_tier
 
     return ReaderJobs(
-        requested_job(context.config, request),
+        job,
         snapshot,
         context.config.index.value,
         tier=None if ssd is None else shared_tier(ssd),
         buckets="dataset" if ssd is None else ssd.choice.buckets,
-        has_cluster=has_cluster,
+        has_cluster=settings.cache_cluster is not None,
     )
 
 

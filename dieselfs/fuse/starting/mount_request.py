@@ -141,14 +141,15 @@ def names_file(request: MountRequest) -> bool:
     return request.snapshot is not None and Path(request.snapshot).is_absolute()
 
 
-def sharing_key(config: Config, request: MountRequest, snapshot: Path) -> str:
+def sharing_key(config: Config, request: MountRequest, snapshot: Path, job: str | None) -> str:
     """Return a key that is equal for two mounts that differ in nothing but their place.
 
-    Such mounts can share one server and its pages.
+    Such mounts can share one server and its pages. `job` is the one that they tell cache policies,
+    also by Slurm's job id: a server reads for one job.
     """
     command = daemon_command(config, request, snapshot)[:-1]
     variables = sorted(item for item in os.environ.items() if item[0].startswith("DIESELFS_"))
-    return hashlib.sha256(repr((command[2:], variables)).encode()).hexdigest()
+    return hashlib.sha256(repr((command[2:], variables, job)).encode()).hexdigest()
 
 
 def this_program() -> list[str]:

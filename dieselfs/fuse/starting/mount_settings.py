@@ -122,6 +122,16 @@ def requested_job(config: Config, request: MountRequest) -> str:
     return job_name(request.job, config.job, request.task, os.environ)
 
 
+def told_job(config: Config, request: MountRequest, settings: ReadSettings) -> str | None:
+    """Return the job that the mount tells cache policies; None if none of its parts can have one.
+
+    Empty: the job has no name.
+    """
+    if (settings.ssd, settings.cache_cluster, settings.trace) == (None, None, None):
+        return None
+    return requested_job(config, request)
+
+
 def mount_options(config: Config, request: MountRequest) -> MountOptions:
     """Return the options of the mount itself. The store's URL has no password."""
     from dieselfs.config import redacted

@@ -21,7 +21,13 @@ from dieselfs.fuse.mounts.mount_table import MountState, ask, entry_at, mount_en
 from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
 from dieselfs.fuse.starting.local_start import start_locally
 from dieselfs.fuse.starting.mount_request import MountRequest, daemon_command, sharing_key
-from dieselfs.fuse.starting.mount_settings import check_memory, check_room, opened, read_settings
+from dieselfs.fuse.starting.mount_settings import (
+    check_memory,
+    check_room,
+    opened,
+    read_settings,
+    told_job,
+)
 from dieselfs.fuse.starting.started_mount import StartedMount
 from dieselfs.fuse.starting.store_probe import check_store, quick_stale_note, stale_note
 from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_background
@@ -68,7 +74,8 @@ def start_mount(config: Config, request: MountRequest, say: Say, create: Create)
             say(stale)
         check_room(request, settings, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
-    shared = _share(sharing_key(config, request, path), name, mountpoint)
+    key = sharing_key(config, request, path, told_job(config, request, settings))
+    shared = _share(key, name, mountpoint)
     if shared is not None:
         return shared
     log_file = default_log_file(mountpoint)
