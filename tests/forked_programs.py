@@ -348,7 +348,7 @@ def _run_to_its_end(program: Callable[[], int | None]) -> NoReturn:
     try:
         status = program()
     except SystemExit as end:
-        if not isinstance(end.code, int):
+        if isinstance(end.code, str):
             raise
         status = end.code
     threading._shutdown()  # type: ignore[attr-defined]
