@@ -4,9 +4,9 @@ It is a supervisor and its servers, as `dlcmd mount --foreground` is. The server
 the file given by --faults says at the time of each read: empty for no fault, else corrupt,
 unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck.
 On SIGUSR1 the snapshot is taken whose path is in the file given by --next, if there is one. On
-SIGUSR2 the same program starts again. The file given by --startup says what becomes of a server
-that starts: `fails`, `killed`, `killed-once` or `stopped`, or `supervisor-stopped`; empty for
-nothing.
+SIGUSR2 the same program starts again, with --exec in another Python, as a user's does. The file
+given by --startup says what becomes of a server that starts: `fails`, `killed`, `killed-once` or
+`stopped`, or `supervisor-stopped`; empty for nothing.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
@@ -125,6 +125,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--broken", default="", help="see `break_fronts`")
     parser.add_argument("--prefill-bytes", type=int)
     parser.add_argument("--no-foreign-plans", action="store_true")
+    parser.add_argument("--exec", action="store_true", dest="does_exec")
     return parser.parse_args()
 
 
@@ -245,6 +246,17 @@ def run_server(chosen: argparse.Namespace, handed: Handed) -> None:
             memory.close(ending.left_s(CLOSE_S))
 
 
+class RepeatingSupervisor(Supervisor):
+    """A supervisor whose upgrade starts the same program again without another Python, which takes
+    0.8 s of CPU time. This object stays as it is, so that its descriptors stay open."""
+
+    def _can_start_installed_version(self) -> bool:
+        return True
+
+    def _execute(self) -> NoReturn:
+        sys.exit(main())
+
+
 def main() -> int:
     chosen = parsed()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
@@ -255,7 +267,8 @@ def main() -> int:
             print(f"dlcmd: {error}", file=sys.stderr)
             return 1
     program = [sys.executable, "-m", "tests.mount.daemon", *sys.argv[1:]]
-    return Supervisor(partial(serve, chosen), program).run()
+    supervisor = Supervisor if chosen.does_exec else RepeatingSupervisor
+    return supervisor(partial(serve, chosen), program).run()
 
 
 if __name__ == "__main__":

@@ -283,7 +283,15 @@ def test_a_read_that_waits_for_a_killed_server_is_answered_by_the_next(
         assert found == [content_of(2)]
 
 
-def test_an_upgrade_under_readers(mount: Mount) -> None:
+@pytest.fixture
+def mount_with_exec(dataset: PackedDataset, tmp_path: Path) -> Iterator[Mount]:
+    """Its upgrades start Python, as those of a user's mount do."""
+    with mounted(dataset, tmp_path, *BUSY, "--exec") as mount:
+        yield mount
+
+
+def test_an_upgrade_under_readers(mount_with_exec: Mount) -> None:
+    mount = mount_with_exec
     with Readers(mount.path) as readers:
         for _ in range(UPGRADES):
             before = mount.server_pid
@@ -326,7 +334,8 @@ def test_a_mount_that_is_unmounted_while_two_servers_serve_it(mount: Mount) -> N
     assert not is_alive(following)
 
 
-def test_a_signal_while_the_installed_version_starts_is_not_lost(mount: Mount) -> None:
+def test_a_signal_while_the_installed_version_starts_is_not_lost(mount_with_exec: Mount) -> None:
+    mount = mount_with_exec
     servers = mount.servers()
     os.kill(mount.pid, signal.SIGUSR2)
     eventually(lambda: "changing to the installed version" in mount.log, "its start")

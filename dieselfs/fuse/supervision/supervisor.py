@@ -479,16 +479,7 @@ class Supervisor:
                 _send(mount.process, {"refreshes": self._refreshes})
 
     def _upgrade(self) -> None:
-        check = [sys.executable, "-c", "import dieselfs.cli.commands.mount, dieselfs.fuse.mount"]
-        try:
-            done = subprocess.run(
-                check, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            log.error("the installed version cannot be started: %s", error)
-            return
-        if done.returncode:
-            log.error("the installed version cannot be started: %s", done.stderr.strip()[-500:])
+        if not self._can_start_installed_version():
             return
         # A signal in the moments before `run` would end that program; blocked, it waits for `run`.
         with _blocked_signals():
@@ -500,6 +491,19 @@ class Supervisor:
                 self._wants_upgrade = True
                 return
             self._become_installed_version()
+
+    def _can_start_installed_version(self) -> bool:
+        check = [sys.executable, "-c", "import dieselfs.cli.commands.mount, dieselfs.fuse.mount"]
+        try:
+            done = subprocess.run(
+                check, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            log.error("the installed version cannot be started: %s", error)
+            return False
+        if done.returncode:
+            log.error("the installed version cannot be started: %s", done.stderr.strip()[-500:])
+        return done.returncode == 0
 
     def _become_installed_version(self) -> None:
         """Run another program in the same process, so that its children stay its own.
@@ -531,10 +535,13 @@ class Supervisor:
         )
         log.info("changing to the installed version")
         try:
-            os.execv(self._program[0], self._program)
+            self._execute()
         except OSError as error:
             del os.environ[UPGRADE_VARIABLE]
             log.error("the installed version cannot be started: %s", error)
+
+    def _execute(self) -> NoReturn:
+        os.execv(self._program[0], self._program)
 
     def _adopt(self, inherited: dict[str, Any]) -> None:
         self._refreshes = inherited["refreshes"]
