@@ -111,14 +111,18 @@ class JobsFolder:
         contents, has_dead = [], False
         for name in _names(self.folder, _RECORD):
             path = self.folder / name
-            if path.is_symlink():  # not one of ours
+            try:
+                with _opened(path) as fd:
+                    if _is_held(fd):
+                        contents.append(_read(fd))
+                    else:
+                        path.unlink()
+                        has_dead = True
+            except FileNotFoundError:
                 continue
-            with suppress(FileNotFoundError), _opened(path) as fd:
-                if _is_held(fd):
-                    contents.append(_read(fd))
-                else:
-                    path.unlink()
-                    has_dead = True
+            except OSError as error:  # not one of ours
+                log.debug("%s is skipped: %s", path, error)
+                contents.append(b"")
         found = self._reader.decoded(contents)
         if has_dead:
             self._delete_orders({record.order for record in found}, _UNNAMED_S)
@@ -159,7 +163,7 @@ class JobsFolder:
         """Delete the orders that no record names; new ones may be named in a moment."""
         for name in _names(self.folder, _ORDER):
             path = self.folder / name
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # it is gone, or not one of ours
                 age_s = time.time() - path.stat().st_mtime
                 if name.removesuffix(_ORDER) not in named and abs(age_s) >= least_age_s:
                     path.unlink()

@@ -178,8 +178,13 @@ def test_a_damaged_file_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with open(tmp_path / f"{READER}.job", "r+b") as file:
         file.write(b"\xff" * 40)
     os.symlink("/etc/passwd", tmp_path / f"{'1' * 16}.job")
+    for name in ("2" * 16 + ".job", "2" * 32 + ".order"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
     assert registry.records() == [made_record(OTHER)]
     assert caplog.text.count("they are skipped") == 1
+    other = PublishedOrder.of([], np.arange(4, dtype=np.uint32))
+    registry.publish(made_record(OTHER, order=other), other)
     (tmp_path / f"{ORDER.id}.order").write_bytes(b"damaged")
     assert registry.order(ORDER.id) is None
     registry.close()
