@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from redis import exceptions
 
@@ -45,6 +45,13 @@ _RENEW: Final = Script("renew_lease.lua")
 _PUT: Final = Script("put_lease.lua")
 _LIST: Final = Script("list_leases.lua")
 
+Put: TypeAlias = Literal["put", "restored", "full"]
+"""The outcome of putting an entry.
+
+"restored": the former one was gone; its lease has ended, or the server has lost all. "full": the
+set has no room.
+"""
+
 
 class RedisLeaseSet:
     """A set of leases, for one thread at a time.
@@ -77,15 +84,17 @@ class RedisLeaseSet:
         arguments = (id, entry, _ms(lease_s), str(MAX_ENTRIES), str(MAX_ENTRY_BYTES))
         return self._entries(RedisCommand(self._key, arguments, script=_RENEW, writes=True))
 
-    def put(self, entry: bytes, former: bytes, lease_s: float) -> bool:
+    def put(self, entry: bytes, former: bytes, lease_s: float) -> Put:
         """Put an entry in place of the holder's former one (b"": none), or renew it.
 
-        It returns nothing else, for sets of many holders that need not know each other. False: the
-        set is full. Raises `IndexUnavailable`.
+        It returns nothing else, for sets of many holders that need not know each other. Raises
+        `IndexUnavailable`.
         """
         arguments = (former, entry, _ms(lease_s), str(MAX_ENTRIES))
         reply = self._ask(RedisCommand(self._key, arguments, script=_PUT, writes=True))
-        return bool(reply == 1)
+        if reply == 2:
+            return "restored"
+        return "put" if reply == 1 else "full"
 
     def entries(self) -> list[bytes]:
         """Return all entries that have a lease, as `renew` does. Raises `IndexUnavailable`."""

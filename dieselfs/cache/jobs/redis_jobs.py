@@ -52,10 +52,13 @@ class RedisJobs:
         entry, former = encoded(record), self._entries.get(record.reader, b"")
         try:
             self._keep(order)
-            is_put = self._leases.put(entry, former, self._lease_s)
+            put = self._leases.put(entry, former, self._lease_s)
+            if put == "restored":  # the server may have lost orders too
+                self._renewed.clear()
+                self._keep(order)
         except IndexUnavailable as error:
             raise RegistryUnavailable(str(error)) from error
-        if not is_put:
+        if put == "full":
             raise RegistryUnavailable(f"{self} is full")
         self._entries[record.reader] = entry
 
@@ -93,7 +96,7 @@ class RedisJobs:
         self._leases.close()
 
     def _keep(self, order: PublishedOrder) -> None:
-        """Put the order unless it is there; look now and then, since a server may lose it."""
+        """Put the order unless it is there; look now and then, since its lease ends."""
         now = self._clock()
         if now - self._renewed.get(order.id, -_ORDER_RENEWED_S) < _ORDER_RENEWED_S:
             return

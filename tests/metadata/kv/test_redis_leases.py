@@ -66,9 +66,11 @@ def test_entries_of_holders_that_do_not_know_each_other(
     server: str, name: str, request: pytest.FixtureRequest
 ) -> None:
     leases = RedisLeaseSet(request.getfixturevalue(server), f"{{{name}}}:set")
-    assert leases.put(b"a 1", b"", LEASE_S)
-    assert leases.put(b"b 1", b"", 0.05)
-    assert leases.put(b"a 2", b"a 1", LEASE_S)
+    assert leases.put(b"a 1", b"", LEASE_S) == "put"
+    assert leases.put(b"b 1", b"", 0.05) == "put"
+    assert leases.put(b"a 2", b"a 1", LEASE_S) == "put"
+    assert leases.put(b"a 2", b"a 2", LEASE_S) == "put"
+    assert leases.put(b"a 2", b"a 1", LEASE_S) == "restored"
     eventually(lambda: leases.entries() == [b"a 2"], "the other lease ends")
     assert leases.value("x") is None
     assert not leases.renew_value("x", LEASE_S)
@@ -82,9 +84,9 @@ def test_a_full_set_takes_no_more(
 ) -> None:
     monkeypatch.setattr(redis_leases, "MAX_ENTRIES", 1)
     leases = RedisLeaseSet(redis_url, name)
-    assert leases.put(b"a 1", b"", LEASE_S)
-    assert not leases.put(b"b 1", b"", LEASE_S)
-    assert leases.put(b"a 2", b"a 1", LEASE_S)
+    assert leases.put(b"a 1", b"", LEASE_S) == "put"
+    assert leases.put(b"b 1", b"", LEASE_S) == "full"
+    assert leases.put(b"a 2", b"a 1", LEASE_S) == "put"
     assert leases.entries() == [b"a 2"]
 
 

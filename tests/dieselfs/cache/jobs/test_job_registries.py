@@ -85,13 +85,23 @@ def test_what_is_no_record_is_skipped_and_said_once(
 
 
 def test_a_server_that_has_lost_all_gets_it_again(redis_url: str) -> None:
-    now = 0.0
-    registry = RedisJobs(redis_url, clock=lambda: now)
+    registry = RedisJobs(redis_url)
     registry.publish(made_record(), ORDER)
     with Redis.from_url(redis_url) as client:
         client.flushall()
     registry.publish(made_record(position=1), ORDER)
     assert registry.records() == [made_record(position=1)]
+    assert registry.order(ORDER.id) is not None
+    registry.close()
+
+
+def test_the_lease_of_an_order_is_renewed_now_and_then(redis_url: str) -> None:
+    now = 0.0
+    registry = RedisJobs(redis_url, clock=lambda: now)
+    registry.publish(made_record(), ORDER)
+    with Redis.from_url(redis_url) as client:
+        client.delete(f"{NAME}:{ORDER.id}")
+    registry.publish(made_record(position=1), ORDER)
     assert registry.order(ORDER.id) is None
     now = 30.0
     registry.publish(made_record(position=2), ORDER)
