@@ -17,6 +17,8 @@ BLOCKS: Final = 8
 """The number of blocks in a whole segment."""
 CHECKSUMS_BYTES: Final = 4 * BLOCKS
 DEFAULT_SEGMENT_BYTES: Final = 256 << 10
+USUAL_CHUNK_BYTES: Final = 4 << 20
+"""The usual size of a chunk."""
 _MASK: Final = (1 << 32) - 1
 
 

@@ -19,8 +19,9 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import ChunkStoreError, Corrupt
 from chunkstore.object_keys import chunk_key, chunk_of_key
 from chunkstore.single_flight import SingleFlight
+from chunkstore.ssd.insert_queue import CacheInsert
 from chunkstore.ssd.reader_tags import ReaderTags
-from chunkstore.ssd.tier import CacheInsert, SsdTier
+from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectStore
 
 log = logging.getLogger(__name__)

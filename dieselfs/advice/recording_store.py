@@ -53,7 +53,7 @@ class RecordingStore:
         return isinstance(self._store, KeepsCopies) and self._store.forget(key)
 
     def publish(self, specification: JobSpecification) -> None:
-        """Record what a reader of a job will read, as `SsdTier.publish` does."""
+        """Record what a reader of a job will read, as `TierPolicies.publish` does."""
         self.runner.publish(specification)
 
     def when_policy(self, call: Callable[[], object]) -> None:

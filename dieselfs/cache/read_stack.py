@@ -129,7 +129,7 @@ class ReadStack:
             store_of_cluster = store.source if isinstance(store, CacheClusterStore) else None
             tiered = TieredStore(store, dataset, shared_tier(ssd), expected.object_bytes, tags)
             if self._recorder is not None:
-                shared_tier(ssd).observe(self._recorder)
+                shared_tier(ssd).policies.observe(self._recorder)
             return ChunkReader(tiered, dataset, expected), store_of_cluster
         reader = ChunkReader(self._recorded(store, expected), dataset, expected)
         if cluster is None:

@@ -20,7 +20,8 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.ssd.policy_choice import LRU
 from chunkstore.ssd.policy_counts import PolicyCounts, total_of
 from chunkstore.ssd.range_allowance import RangeAllowance
-from chunkstore.ssd.tier import SsdTier, TierStatistics
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.ssd.tier_statistics import TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.cluster.chunk_memory import ChunkMemory
 from dieselfs.cache.cluster.dataset_chunks import DatasetChunks, NodeParts

@@ -46,7 +46,7 @@ class ChunkReaders:
         self._last[id] = client
         size = chunk.head_bytes + chunk.payload_bytes
         wanted = size if length == chunk.payload_bytes else length
-        self._tier.asked(self._dataset.id, id, start, wanted, client, size)
+        self._tier.policies.asked(self._dataset.id, id, start, wanted, client, size)
 
     def of(self, chunk: ChunkRef) -> ReaderTags:
         """Return the tags of the client that asked for a chunk last."""

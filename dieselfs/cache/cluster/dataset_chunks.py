@@ -29,8 +29,9 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.single_flight import SingleFlight
+from chunkstore.ssd.insert_queue import CacheInsert
 from chunkstore.ssd.range_allowance import RangeAllowance
-from chunkstore.ssd.tier import CacheInsert, SsdTier
+from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import Loaded, ObjectBlock
 from chunkstore.stores.read import Read
 from dieselfs.cache.cluster.chunk_memory import ChunkMemory, Part, WholeChunk

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from chunkstore.ssd.tier import SsdTier
+from chunkstore.ssd.tier_policies import TierPolicies
 from dieselfs.cache.jobs.job_registry import JobRegistry
 from dieselfs.cache.jobs.job_watcher import JobWatcher
 from dieselfs.cache.jobs.registries import job_registry
@@ -99,12 +99,12 @@ class JobBeats:
         self._is_out = False
 
 
-def watch_jobs(index_url: str, tier: SsdTier) -> JobBeats:
+def watch_jobs(index_url: str, policies: TierPolicies) -> JobBeats:
     """Tell the tier's cache policy what all readers publish, as soon as the tier has a policy.
 
     The caller closes the result. Without a policy there is no thread and no request.
     """
-    watcher = JobWatcher(tier.publish, lambda: tier.runner is not None)
+    watcher = JobWatcher(policies.publish, lambda: policies.runner is not None)
     beats = JobBeats(partial(job_registry, index_url), [watcher])
-    tier.when_policy(beats.start)
+    policies.when_policy(beats.start)
     return beats

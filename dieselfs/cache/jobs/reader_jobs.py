@@ -25,7 +25,7 @@ from metadata.snapshot import Snapshot
 
 
 class HasPolicies(Protocol):
-    """An SSD tier, or what records as one would: `SsdTier` says what the calls mean."""
+    """The policies of an SSD tier, or what records as they would: see `TierPolicies`."""
 
     @property
     def runner(self) -> PolicyRunner | None:
@@ -50,14 +50,14 @@ class ReaderJobs:
         snapshot: Snapshot,
         index_url: str,
         *,
-        tier: HasPolicies | None,
+        policies: HasPolicies | None,
         buckets: str = "dataset",
         has_cluster: bool = False,
         beat_s: float = BEAT_S,
     ) -> None:
         """Create it; costs nothing. `job` is empty for readers without a name."""
         self._identity, self._snapshot = ReaderIdentity(job), snapshot
-        self._tier: HasPolicies | None = None
+        self._policies: HasPolicies | None = None
         self._is_told = has_cluster and bool(job)
         self.tags = dataset_tags(snapshot.dataset, job)
         """The tags of the mount's requests: they change with the epoch and the bucket map."""
@@ -68,13 +68,13 @@ class ReaderJobs:
         self._make_view: Callable[[], ReadingView] | None = None
         self._parts: list[Beat] = [JobPublisher(self._identity, self._look)]
         self._beats = JobBeats(partial(job_registry, index_url), self._parts, beat_s)
-        if tier is not None:
-            self.tell(tier)
+        if policies is not None:
+            self.tell(policies)
 
-    def tell(self, tier: HasPolicies) -> None:
+    def tell(self, policies: HasPolicies) -> None:
         """Tell a tier, or a store that records, what others publish; call it before `begin`."""
-        self._tier = tier
-        self._parts.append(JobWatcher(tier.publish, lambda: tier.runner is not None))
+        self._policies = policies
+        self._parts.append(JobWatcher(policies.publish, lambda: policies.runner is not None))
 
     def begin(self, followed: Callable[[], FollowedOrder | None], reads: Callable[[], int]) -> None:
         """Publish and watch from now on, or as soon as there is a policy.
@@ -94,8 +94,8 @@ class ReaderJobs:
         self._make_view = view
         if self._is_told:
             self._beats.start()
-        if self._tier is not None:
-            self._tier.when_policy(self._beats.start)
+        if self._policies is not None:
+            self._policies.when_policy(self._beats.start)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Withdraw what was published, within this time."""
@@ -110,7 +110,7 @@ class ReaderJobs:
         """
         if not self.tags.may_keep:
             return None
-        runner = None if self._tier is None else self._tier.runner
+        runner = None if self._policies is None else self._policies.runner
         if runner is None and not self._is_told:
             return None
         if runner is not None:

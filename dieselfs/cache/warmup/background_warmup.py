@@ -27,7 +27,8 @@ from typing import Final, Protocol
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import ChunkStoreError
-from chunkstore.ssd.tier import SsdTier, TierStatistics
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.ssd.tier_statistics import TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.ssd.settings import SsdSettings, open_tier, shared_tier
 from dieselfs.cache.ssd.warmup_notes import RUNS, WarmUpProgress, claim_name, write_note

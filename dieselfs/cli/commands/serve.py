@@ -120,8 +120,8 @@ def serve(context: CommandContext, **options: Any) -> None:
         from dieselfs.advice.recorder import Recorder
 
         recorder = Recorder(recorded)
-        node.tier.observe(recorder)
-    jobs = watch_jobs(context.config.index.value, node.tier)
+        node.tier.policies.observe(recorder)
+    jobs = watch_jobs(context.config.index.value, node.tier.policies)
     warming = None
     if options["warm_on_miss"]:
         from dieselfs.cache.warmup.warm_on_miss import WarmOnMiss

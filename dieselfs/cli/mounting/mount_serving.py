@@ -157,7 +157,7 @@ def _jobs(
         job,
         snapshot,
         context.config.index.value,
-        tier=None if ssd is None else shared_tier(ssd),
+        policies=None if ssd is None else shared_tier(ssd).policies,
         buckets="dataset" if ssd is None else ssd.choice.buckets,
         has_cluster=settings.cache_cluster is not None,
     )

@@ -26,13 +26,14 @@ from chunkstore.errors import Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.eviction import DatasetLimits
+from chunkstore.ssd.insert_queue import CacheInsert
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts, total_of
 from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.segment_store import SegmentStore
-from chunkstore.ssd.tier import CacheInsert, SsdTier
+from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer
@@ -137,7 +138,7 @@ def test_a_policy_decides_and_counts_what_a_job_reads(
 
     for number, job in enumerate(("a", "b")):
         jobs = TieredStore(store, DATASET, tier, lambda chunk: 3 * MIB, ReaderTags(bucket_of, job))
-        tier.publish(JobSpecification(job, DATASET.name, (Bucket("even"),)))
+        tier.policies.publish(JobSpecification(job, DATASET.name, (Bucket("even"),)))
         jobs.get_range(key(1 + 2 * number), 0, MIB)
     tier.runner.change(PolicyChoice("hybrid"))  # so that it is refreshed at once
     tier.runner.tend()

@@ -125,7 +125,7 @@ def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
         return append(store, *insert)
 
     monkeypatch.setattr(SegmentStore, "append", slowly)
-    monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 6 << 20)
+    monkeypatch.setattr("chunkstore.ssd.insert_queue.QUEUE_BYTES", 6 << 20)
     monkeypatch.setattr("dieselfs.cache.peers.peer_requests.NOT_CACHED_S", 0.05)
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
         target = ClusterTarget(

@@ -216,7 +216,7 @@ def test_an_ssd_that_writes_slowly_holds_up_nobody_and_who_asks_for_parts_hears_
     """A part that was handed out says that its chunk is on the SSD, or on its way."""
     node, lets = Node(tier), threading.Semaphore(0)
     first, second, third, fourth = refs = node.refs[:4]
-    monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 11 << 19)
+    monkeypatch.setattr("chunkstore.ssd.insert_queue.QUEUE_BYTES", 11 << 19)
     append = SegmentStore.append
 
     def writes_when_let(store: SegmentStore, *insert: Any) -> bool:
@@ -242,7 +242,7 @@ def test_an_ssd_that_writes_slowly_holds_up_nobody_and_who_asks_for_parts_hears_
 
 
 def test_a_part_of_what_is_not_admitted_is_left_to_the_store(tier: SsdTier) -> None:
-    tier.admission = RejectFirst()
+    tier.policies.admission = RejectFirst()
     node = Node(tier)
     ref = node.refs[0]
     request = ReadFile(ref, 1000, 500, True)
@@ -405,7 +405,7 @@ class TestPolicy:
     @pytest.fixture
     def policy(self, tier: SsdTier) -> ToldPolicy:
         policy = ToldPolicy()
-        tier.runner = PolicyRunner(
+        tier.policies.runner = PolicyRunner(
             PolicyChoice("historic"),
             AdmitAll(),
             now=lambda: 0.0,

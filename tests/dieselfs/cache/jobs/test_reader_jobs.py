@@ -47,7 +47,7 @@ def begun(job: str, tier: SsdTier | None = None, *, has_cluster: bool = False) -
     buckets = "dataset" if tier is None else tier._choice.buckets
     jobs = ReaderJobs(
         *(job, SNAPSHOT, "memory://"),
-        tier=tier,
+        policies=None if tier is None else tier.policies,
         buckets=buckets,
         has_cluster=has_cluster,
         beat_s=0.001,
@@ -106,10 +106,10 @@ def test_a_policy_that_is_chosen_later_is_told_what_others_read(
     jobs = begun("mine", tier)
     assert not has_thread()
     seen: list[Observed] = []
-    tier.observe(seen.append)
+    tier.policies.observe(seen.append)
     eventually(lambda: any(getattr(each, "reader", "") == READER for each in seen))
     eventually(lambda: len(registry.held) == 2, "it publishes too")
-    tier.observe(None)
+    tier.policies.observe(None)
     eventually(lambda: list(registry.held) == [READER], "without a policy the record goes")
     jobs.close()
 
@@ -118,7 +118,7 @@ def test_a_store_that_records_is_told_what_others_read(registry: MemoryJobs) -> 
     registry.publish(made_record(), ORDER)
     seen: list[Observed] = []
     store = RecordingStore(MemoryObjectStore(), MADE.dataset, seen.append, lambda chunk: None)
-    jobs = ReaderJobs("mine", SNAPSHOT, "memory://", tier=None, beat_s=0.001)
+    jobs = ReaderJobs("mine", SNAPSHOT, "memory://", policies=None, beat_s=0.001)
     jobs.tell(store)
     reads = iter(range(1, 1 << 60))
     jobs.begin(lambda: None, partial(next, reads))
@@ -131,7 +131,7 @@ def test_the_bucket_map_follows_the_choice(registry: MemoryJobs, tmp_path: Path)
     tier = made_tier(tmp_path, PolicyChoice("future", buckets="directory"))
     jobs = begun("mine", tier)
     assert jobs.tags.bucket_of(chunk_id(0).value) == "made:d0"
-    tier._choose(FUTURE)
+    tier.policies.choose(FUTURE)
     eventually(lambda: jobs.tags.bucket_of(chunk_id(0).value) == "made")
     jobs.close()
 
@@ -139,11 +139,11 @@ def test_the_bucket_map_follows_the_choice(registry: MemoryJobs, tmp_path: Path)
 def test_a_cache_node_watches(registry: MemoryJobs, tmp_path: Path) -> None:
     registry.publish(made_record(), ORDER)
     tier = made_tier(tmp_path, PolicyChoice())
-    watched = watch_jobs("memory://", tier)
+    watched = watch_jobs("memory://", tier.policies)
     assert not has_thread()
     seen: list[Observed] = []
     watching: Callable[[Observed], None] = seen.append
-    tier.observe(watching)
+    tier.policies.observe(watching)
     eventually(lambda: seen)
     watched.close()
     assert not has_thread()
