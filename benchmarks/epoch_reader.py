@@ -2,15 +2,17 @@
 
     python -m benchmarks.epoch_reader SNAPSHOT ROOT SEED GROUP
 
-For each line "EPOCH" on standard input it announces that epoch's chunk-wise shuffled order to the
-mount, reads all files in it, and prints a line of JSON: the seconds, and how many files had a wrong
-length. The plan of an epoch stays announced until the next one or the end of the input.
+The dataset is a tree of `harness.make_tree`. For each line "EPOCH" on standard input it announces
+that epoch's chunk-wise shuffled order to the mount, reads all files in it, and prints a line of
+JSON: the seconds, and how many files had wrong bytes. The plan of an epoch stays announced until
+the next one or the end of the input.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -36,7 +38,8 @@ def main() -> None:
             order = shuffle_order(snapshot.chunk_first_inode, int(seed), int(line), int(group))
             inodes = np.array(order.inodes)
             paths = snapshot.paths_text(inodes).decode().splitlines()
-            lengths = snapshot.columns.length[inodes].tolist()
+            [length] = set(snapshot.columns.length[inodes].tolist())
+            content = random.Random(1).randbytes(length + len(paths))  # as make_tree
             plan = ReadingPlan(str(snapshot.id), inodes, np.array(order.group_start))
             told = announce(Path(root), plan, after="" if before is None else before.id)
             if told is None:
@@ -46,10 +49,9 @@ def main() -> None:
             wait_until_followed(root, len(paths))
             began, wrong = time.perf_counter(), 0
             for start in range(0, len(paths), _STEP):
-                for path, length in zip(
-                    paths[start : start + _STEP], lengths[start : start + _STEP], strict=True
-                ):
-                    wrong += _length_of(os.path.join(root, path)) != length
+                for path in paths[start : start + _STEP]:
+                    number = int(path[-len("0000000.jpg") : -len(".jpg")])
+                    wrong += _read(os.path.join(root, path)) != content[number : number + length]
                 told.position = min(start + _STEP, len(paths))
             print(json.dumps({"seconds": time.perf_counter() - began, "wrong": wrong}), flush=True)
             before = told
@@ -68,9 +70,9 @@ def wait_until_followed(root: str, files: int) -> None:
     sys.exit("the plan is not followed")
 
 
-def _length_of(path: str) -> int:
+def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        return len(file.read())
+        return file.read()
 
 
 if __name__ == "__main__":
