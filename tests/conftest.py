@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import settings
 
-from chunkstore.ssd import tier
+from chunkstore.ssd import ssd_service
 from tests.eventually import eventually
 from tests.forked_programs import daemons_are_forked
 from tests.rewritten_asserts import rewrite_share
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
     rewrite_share(config)
     # An SSD is late on a busy machine too. Tests of a late one give the deadline themselves.
-    tier.DEADLINE_S = 30.0
+    ssd_service.DEADLINE_S = 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,9 +1,8 @@
 """An SSD between readers and a slow store that never delays a read beyond a deadline.
 
-Every access runs under a deadline, in a thread that may hang for ever. A fault of the SSD (errors,
-late answers, a missing folder, answers slower than the store's) takes the tier out of service
-(`health`); a probe in the background puts it back. Inserts wait in a bounded queue (`insert_queue`)
-and are dropped if the queue is full. What cache policies need is in `tier_policies`.
+A fault of the SSD (errors, late answers, a missing folder, answers slower than the store's) takes
+the tier out of service (`ssd_service`). Inserts wait in a bounded queue (`insert_queue`), and are
+dropped if it is full. What cache policies need is in `tier_policies`.
 """
 
 from __future__ import annotations
@@ -14,24 +13,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import lmdb
-
 from chunkstore.after_fork import renew_now_and_after_fork
-from chunkstore.call_threads import CallThreads, NoThread
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import Admission, AdmitAll
-from chunkstore.ssd.health import TierHealth
 from chunkstore.ssd.insert_queue import CacheInsert, InsertQueue
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.reader_tags import ReaderTags
-from chunkstore.ssd.segment_index import UNSOUND
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.segments import USUAL_CHUNK_BYTES
+from chunkstore.ssd.ssd_service import OPEN_TIMEOUT_S, WRONG, SsdService
 from chunkstore.ssd.tier_policies import TierPolicies
 from chunkstore.ssd.tier_statistics import TierStatistics
 
@@ -42,10 +36,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DEADLINE_S = 0.25
-"""Seconds until an access is late, plus 20 ms a MiB (50 MB/s)."""
-_DEADLINE_S_PER_BYTE: Final = 0.02 / (1 << 20)
-_OPEN_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 10.0
 TEND_INTERVAL_S: Final = 1.0
 _RETRY_INTERVAL_S: Final = 0.1
@@ -55,8 +45,6 @@ _NO_ROOM_S: Final = 5.0
 A dataset finds no room if other datasets are pinned or its quota is too small; a fetch would be
 wasted.
 """
-_THREADS: Final = 64
-_WRONG: Final = (OSError, lmdb.Error, NoThread)
 
 
 class SsdTier:
@@ -88,15 +76,18 @@ class SsdTier:
 
     def renew(self) -> None:
         """Start with a closed tier and zero counts; called at first and in a forked child."""
-        self._segments: SegmentStore | None = None
-        self._health = TierHealth(time.monotonic)
-        self._threads = CallThreads("ssd", _THREADS)
         self._changed = threading.Condition()
+        self._service = SsdService(
+            self._open,
+            self._folder,
+            self._changed,
+            on_open=self._limit_warming,
+            on_failure=self._start,
+        )
         self._queue = InsertQueue(self._changed)
         self._worker: threading.Thread | None = None
         self._closed = False
         self._tended_at = float("-inf")
-        self._index_unsound = False
         self._unnamed: list[DatasetRef] = []
         self._no_room_until: dict[bytes, float] = {}
         """Dataset -> the time until which nothing is fetched for it."""
@@ -114,14 +105,15 @@ class SsdTier:
         """Start the tier; return True as soon as it is open, and False after `timeout_s`."""
         self.start()
         with self._changed:
-            return self._changed.wait_for(lambda: self._segments is not None, timeout_s)
+            return self._changed.wait_for(lambda: self._service.opened is not None, timeout_s)
 
     def wait_until_open_or_failed(self, timeout_s: float) -> bool:
         """Return whether the tier is open, as soon as it is open or could not be opened."""
         self.start()
         with self._changed:
+            service = self._service
             self._changed.wait_for(
-                lambda: self._segments is not None or not self._health.is_up, timeout_s
+                lambda: service.opened is not None or not service.health.is_up, timeout_s
             )
         return self.segments is not None
 
@@ -136,14 +128,14 @@ class SsdTier:
 
         Its calls block, and raise what a faulty SSD makes them raise: use `call`.
         """
-        return self._segments if self._health.is_up else None
+        return self._service.segments
 
     def is_in_service(self) -> bool:
         """Return whether the tier can be read; if not, count the read as bypassed. 0.2 µs.
 
         Call it before a read.
         """
-        if self._segments is not None and self._health.is_up:
+        if self._service.opened is not None and self._service.health.is_up:
             return True
         self._bypassed += 1
         if self._worker is None:
@@ -178,7 +170,8 @@ class SsdTier:
         `TierPolicies.asked`. `again`: bytes around those that a read has just missed; a miss counts
         once.
         """
-        segments = self._segments
+        service = self._service
+        segments = service.opened
         if segments is None or not self.is_in_service():
             return None
         began = time.monotonic()
@@ -190,9 +183,9 @@ class SsdTier:
         try:
             found = read(waits=False)  # no thread is needed, which would cost as much as the read
         except BlockingIOError:
-            found = self.call(read, USUAL_CHUNK_BYTES if length is None else length)
-        except _WRONG as error:
-            self._failed(error)
+            found = service.call(read, USUAL_CHUNK_BYTES if length is None else length)
+        except WRONG as error:
+            service.failed(error)
         if found is None and again:
             return None
         if self.policies.runner is not None:
@@ -206,13 +199,13 @@ class SsdTier:
         self._hits += 1
         segments.counts.hit(dataset, len(found))
         self._hit_bytes += len(found)
-        if self._health.hit_took(time.monotonic() - began, len(found)):
-            self._out_of_service("reads from it take longer than reads from the store")
+        if service.health.hit_took(time.monotonic() - began, len(found)):
+            service.out_of_service("reads from it take longer than reads from the store")
         return found
 
     def store_took(self, seconds: float, length: int) -> None:
         """Record the duration of a read from the store, for comparison with the SSD."""
-        self._health.store_took(seconds, length)
+        self._service.health.store_took(seconds, length)
 
     def admits(
         self,
@@ -229,7 +222,7 @@ class SsdTier:
         A caller that waits for room in the queue sets `waits`. `start` is a byte of the object that
         is missed; see `read` for `tags` and `size`.
         """
-        if self._segments is None or not self._health.is_up:
+        if self._service.segments is None:
             return False
         if not (waits or self._queue.has_room) or self._has_no_room(dataset):
             self._not_written += 1
@@ -313,22 +306,11 @@ class SsdTier:
 
         Return None if it fails or is late, which takes the tier out of service.
         """
-        timeout_s = DEADLINE_S if timeout_s is None else timeout_s
-        timeout_s += _DEADLINE_S_PER_BYTE * length
-        try:
-            return self._threads.run(access, timeout_s)
-        except TimeoutError:
-            self._out_of_service(f"no answer within {timeout_s:.2f} s")
-        except _WRONG as error:
-            self._failed(error)
-        return None
-
-    def _failed(self, error: Exception) -> None:
-        self._index_unsound |= isinstance(error, UNSOUND)
-        self._out_of_service(f"{type(error).__name__}: {error}")
+        return self._service.call(access, length, timeout_s)
 
     def statistics(self) -> TierStatistics:
         """Return the current statistics."""
+        health = self._service.health
         return TierStatistics(
             self._hits,
             self._hit_bytes,
@@ -337,9 +319,9 @@ class SsdTier:
             self._written_bytes,
             self._not_admitted,
             self._not_written,
-            self._health.failures,
-            self._segments is not None and self._health.is_up,
-            self._health.reason,
+            health.failures,
+            self._service.segments is not None,
+            health.reason,
             self.policies.statistics(),
         )
 
@@ -347,16 +329,12 @@ class SsdTier:
         """Close the tier; queued inserts are dropped."""
         with self._changed:
             self._closed = True
+            self._service.end()
             self._queue.close()
             worker = self._worker
         if worker is not None:
             worker.join(timeout_s)
-        segments, self._segments = self._segments, None
-        if segments is not None and (worker is None or not worker.is_alive()):
-            try:
-                self._threads.run(segments.close, timeout_s)
-            except (TimeoutError, *_WRONG) as error:
-                log.debug("the SSD tier %s was not closed cleanly: %s", self._folder, error)
+        self._service.close(timeout_s, is_idle=worker is None or not worker.is_alive())
 
     # The methods below run in one background thread.
 
@@ -375,25 +353,23 @@ class SsdTier:
                     self._write(insert)
             except Exception as error:  # readers do without the tier, whatever the error is
                 log.exception("the SSD tier %s failed unexpectedly", self._folder)
-                self._failed(error)
+                self._service.failed(error)
 
     def _look(self) -> None:
         """Do what is due: open, probe, tend or record names."""
-        segments, now = self._segments, time.monotonic()
-        if segments is None:
-            self._open_now()
-        elif not self._health.is_up:
-            if self._health.may_probe():
-                self._probe(segments)
+        service, now = self._service, time.monotonic()
+        segments = service.opened
+        if segments is None or not service.health.is_up:
+            service.restore()
         elif now - self._tended_at > TEND_INTERVAL_S:
             self._tended_at = now
-            self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
+            self.call(segments.tend, 0, OPEN_TIMEOUT_S)
             self.policies.obey_file(self.call)
             self.policies.learn_budget(segments, self.call)
         if segments is not None and segments.policy is not self.policies.runner:
             segments.policy = self.policies.runner
         self.policies.tend(self.segments, self.call)
-        if segments is not None and self._health.is_up:
+        if segments is not None and service.health.is_up:
             self._note_names()
 
     def _note_names(self) -> None:
@@ -404,7 +380,7 @@ class SsdTier:
 
     def _next(self) -> CacheInsert | None:
         with self._changed:
-            usable = self._segments is not None and self._health.is_up
+            usable = self._service.segments is not None
             if not usable:
                 self._not_written += self._queue.drop()
             first = self._queue.first()
@@ -420,41 +396,8 @@ class SsdTier:
         finally:
             self._queue.done(insert)
 
-    def _open_now(self) -> None:
-        if not self._health.is_up and not self._health.may_probe():
-            return
-        try:
-            segments = self._threads.run(self._open, _OPEN_TIMEOUT_S)
-        except (TimeoutError, ValueError, *_WRONG) as error:
-            self._out_of_service(f"cannot open it: {error or type(error).__name__}")
-            return
-        self._health.recovered()
+    def _limit_warming(self, segments: SegmentStore) -> None:
+        """Limit what is fetched because parts were missed, by the size of the tier."""
         self._allowance = RangeAllowance(
             segments.budget_bytes, lambda: self._warmed_bytes - self._hit_bytes
         )
-        with self._changed:
-            self._segments = None if self._closed else segments
-            self._changed.notify_all()
-        if self._closed:
-            segments.close()
-        else:
-            self._threads.start(segments.sweep, SimpleQueue())  # no caller waits for its end
-
-    def _probe(self, segments: SegmentStore) -> None:
-        """Put the tier back into service if its SSD works."""
-        try:
-            probe = partial(segments.probe, rebuild=self._index_unsound)
-            self._threads.run(probe, _OPEN_TIMEOUT_S)
-        except (TimeoutError, ValueError, *_WRONG) as error:
-            self._health.failed(f"{type(error).__name__}: {error}")
-            return
-        log.warning("the SSD tier %s is in service again", self._folder)
-        self._index_unsound = False
-        self._health.recovered()
-
-    def _out_of_service(self, reason: str) -> None:
-        if self._health.failed(reason):
-            log.warning("the SSD tier %s is out of service: %s", self._folder, reason)
-        with self._changed:
-            self._start()
-            self._changed.notify_all()

@@ -332,7 +332,7 @@ def test_a_failing_ssd_fails_no_read_and_comes_back(
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chunkstore.ssd.tier.DEADLINE_S", 0.25)
+    monkeypatch.setattr("chunkstore.ssd.ssd_service.DEADLINE_S", 0.25)
     faulty, released = threading.Event(), threading.Event()
 
     def first(name: str) -> None:
