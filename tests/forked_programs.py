@@ -2,11 +2,11 @@
 their modules.
 
 Python needs 0.3 s of CPU time to start and import what a mount needs, and the tests start hundreds
-of mounts. A forked program is a process like another: it has its own process id, session,
-environment, streams, folder and command line, and it ends as Python does, without the teardown of
-modules. What `python -m` itself does is not tested by it; the tests of what starts import
-(`tests/dieselfs/test_starts.py`), those of ordinary users, of upgrades, and those of the pages in
-docs/ start Python.
+of mounts. The daemon that a forked `dlcmd` starts is forked too. A forked program is a process like
+another: it has its own process id, session, environment, streams, folder and command line, and it
+ends as Python does, without the teardown of modules. What `python -m` itself does is not tested by
+it; the tests of what starts import (`tests/dieselfs/test_starts.py`), those of ordinary users, some
+of upgrades, and those of the pages in docs/ start Python.
 
 `python -m tests.forked_programs DESCRIPTOR PADDING MODULE…` is the process that forks. It has one
 thread.
@@ -30,18 +30,37 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-_MODULES = ("tests.mount.daemon", "dieselfs.cli")
-"""The programs that can be forked, by the module that `python -m` runs."""
-_IMPORTED_LATER = (
+from dieselfs.fuse.supervision import daemonize
+from dieselfs.fuse.supervision.readiness import VARIABLE
+
+_CHECKOUT = Path(__file__).resolve().parents[1]
+_MAIN = {
+    "-m tests.mount.daemon": "tests.mount.daemon",
+    "-m dieselfs.cli": "dieselfs.cli",
+    "-m dieselfs": "dieselfs.cli",
+    f"{_CHECKOUT}/benchmarks/dlcmd_disk.py": "benchmarks.dlcmd_disk",
+    f"{_CHECKOUT}/tests/faults/dlcmd_flapping.py": "tests.faults.dlcmd_flapping",
+}
+"""The programs that can be forked, by what follows `python`, and the module of their `main`;
+besides, all `python -c CODE`."""
+_IMPORTED_FIRST = (
+    "tests.mount.daemon",
+    "tests.faults.flapping_store",
+    "benchmarks.shared_disk",
+    "dieselfs.cli",
     "dieselfs.cache.read_stack",
+    "dieselfs.cli.commands.dataset",
     "dieselfs.cli.commands.ls",
     "dieselfs.cli.commands.mount",
     "dieselfs.cli.commands.mounts",
     "dieselfs.cli.commands.put",
+    "dieselfs.cli.commands.serve",
     "dieselfs.cli.commands.snapshot",
+    "dieselfs.cli.commands.stats",
     "dieselfs.cli.commands.umount",
     "dieselfs.cli.commands.warmup",
     "dieselfs.cli.mounting.mount_serving",
@@ -52,7 +71,6 @@ _IMPORTED_LATER = (
     "dieselfs.housekeeping.lease_keeper",
     "dieselfs.packing.pack",
 )
-_CHECKOUT = Path(__file__).parents[1]
 _PADDING = "x" * 8192
 """Room for the command lines of programs, which others read in /proc."""
 _MAX_REQUEST_BYTES = 1 << 17
@@ -65,6 +83,10 @@ class ForkedProgram:
 
     An ended program stays as a zombie until its status is taken, as a child does.
     """
+
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    """Of a program that `start_forked` has started."""
 
     def __init__(self, args: Sequence[str], status: socket.socket) -> None:
         self.args = args
@@ -82,6 +104,13 @@ class ForkedProgram:
         if found is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return found
+
+    def communicate(self) -> tuple[bytes, bytes]:
+        """Return the output, which must fit into two pipes, when all that has these is gone."""
+        with self.stdout, self.stderr:
+            said = self.stdout.read(), self.stderr.read()
+        self.wait()
+        return said
 
     def _ended(self, timeout_ms: float | None) -> int | None:
         waiting = select.poll()
@@ -153,6 +182,10 @@ class Forker:
                 )
         return self._control
 
+    def adopt(self, control: socket.socket) -> None:
+        """Let the process at the other end of a socket, which is started already, fork."""
+        self._control, self._owner = control, os.getpid()
+
     def close(self) -> None:
         """End the process; programs that run go on."""
         if self._control is not None and self._owner == os.getpid():
@@ -163,12 +196,18 @@ class Forker:
         self._control = None
 
 
-_FORKER = Forker(*_MODULES, *_IMPORTED_LATER)
+FORKER = Forker(*_IMPORTED_FIRST)
 
 
 def can_fork(args: Sequence[str]) -> bool:
     """Return True if a command is one of the programs that can be forked."""
-    return args[0] == sys.executable and args[1] == "-m" and args[2] in _MODULES
+    known = args[1] == "-c" or " ".join(args[1 : _words(args)]) in _MAIN
+    return args[0] == sys.executable and known
+
+
+def _words(args: Sequence[str]) -> int:
+    """Return the number of words of a command that say which program is run."""
+    return 3 if args[1] == "-m" else 2
 
 
 def run_forked(
@@ -179,7 +218,7 @@ def run_forked(
     input: bytes = b"",
     merges: bool = False,
     timeout: float | None = None,
-) -> subprocess.CompletedProcess[bytes]:
+) -> subprocess.CompletedProcess[str]:
     """Run a program as `subprocess.run` does, and capture what it writes.
 
     `merges`: both streams are in the order in which they were written, as `stdout`.
@@ -189,7 +228,7 @@ def run_forked(
         with tempfile.TemporaryFile() as err:
             given.write(input)
             given.seek(0)
-            program = _FORKER.start(
+            program = FORKER.start(
                 args,
                 stdin=given.fileno(),
                 stdout=out.fileno(),
@@ -204,15 +243,39 @@ def run_forked(
                 raise
             out.seek(0)
             err.seek(0)
-            return subprocess.CompletedProcess(list(args), status, out.read(), err.read())
+            said = out.read().decode(), err.read().decode()
+            return subprocess.CompletedProcess(list(args), status, *said)
+
+
+def start_forked(args: Sequence[str], *, env: Mapping[str, str]) -> ForkedProgram:
+    """Start a program as `subprocess.Popen` does, without input and with pipes for its output."""
+    assert can_fork(args), args
+    (out, into_out), (err, into_err) = os.pipe(), os.pipe()
+    try:
+        with open(os.devnull) as nothing:
+            program = FORKER.start(
+                args, stdin=nothing.fileno(), stdout=into_out, stderr=into_err, env=env
+            )
+    finally:
+        os.close(into_out)
+        os.close(into_err)
+    program.stdout, program.stderr = open(out, "rb"), open(err, "rb")  # noqa: SIM115
+    return program
 
 
 @contextmanager
 def daemons_are_forked() -> Iterator[None]:
-    """Let daemons of mounts that this process starts be forked."""
-    from dieselfs.fuse.supervision import daemonize
-    from dieselfs.fuse.supervision.readiness import VARIABLE
+    """Let daemons of mounts that this process, and the programs forked for it, start be forked."""
+    started = daemonize._started
+    _fork_daemons()
+    try:
+        yield
+    finally:
+        daemonize._started = started
+        FORKER.close()
 
+
+def _fork_daemons() -> None:
     started = daemonize._started
 
     def forked(command: Sequence[str], log_output: IO[bytes], address: str) -> Any:
@@ -220,16 +283,11 @@ def daemons_are_forked() -> Iterator[None]:
             return started(command, log_output, address)
         log, environment = log_output.fileno(), {**os.environ, VARIABLE: address}
         with open(os.devnull) as nothing:
-            return _FORKER.start(
+            return FORKER.start(
                 command, stdin=nothing.fileno(), stdout=log, stderr=log, env=environment
             )
 
     daemonize._started = forked
-    try:
-        yield
-    finally:
-        daemonize._started = started
-        _FORKER.close()
 
 
 class _Programs:
@@ -242,7 +300,6 @@ class _Programs:
         """Process id and socket by the socket's descriptor."""
 
     def add(self, pid: int, status: socket.socket) -> None:
-        status.send(str(pid).encode())
         self._running[status.fileno()] = pid, status
 
     def report_ended(self) -> None:
@@ -278,9 +335,10 @@ def serve(control: socket.socket) -> Callable[[], Any] | None:
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     waiting = select.poll()
-    waiting.register(control, select.POLLIN)
-    waiting.register(wake_read, select.POLLIN)
+    for end in (control, ours, wake_read):
+        waiting.register(end, select.POLLIN)
     programs = _Programs(waiting)
     while True:
         events = dict(waiting.poll())
@@ -288,9 +346,10 @@ def serve(control: socket.socket) -> Callable[[], Any] | None:
             os.read(wake_read, 4096)
             programs.report_ended()
         programs.reap(events)
-        if control.fileno() not in events:
+        asking = next((end for end in (control, ours) if end.fileno() in events), None)
+        if asking is None:
             continue
-        data, descriptors = _received(control)
+        data, descriptors = _received(asking)
         if not descriptors:
             return None
         status = socket.socket(fileno=descriptors[0])
@@ -301,8 +360,12 @@ def serve(control: socket.socket) -> Callable[[], Any] | None:
             for fd in (wake_read, wake_write):
                 os.close(fd)
             programs.close()
-            for each in (control, status):
+            os.setsid()
+            status.send(str(os.getpid()).encode())
+            for each in (control, ours, status):
                 each.close()
+            FORKER.adopt(theirs)
+            _fork_daemons()
             return _become(json.loads(data), descriptors[1:])
         programs.add(pid, status)
         for fd in descriptors[1:]:
@@ -320,17 +383,21 @@ def _received(control: socket.socket) -> tuple[bytes, list[int]]:
 
 def _become(request: dict[str, Any], streams: Sequence[int]) -> Callable[[], Any]:
     """Make this process the program of a request; return its main function."""
-    os.setsid()
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
         os.close(fd)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    module = request["args"][2]
-    _show_command_line(request["args"])
-    sys.argv = [str(sys.modules[module].__file__), *request["args"][3:]]
-    main: Callable[[], Any] = sys.modules[module].main
+    args = request["args"]
+    _show_command_line(args)
+    if args[1] == "-c":
+        sys.argv = ["-c", *args[3:]]
+        return partial(exec, compile(args[2], "<string>", "exec"), {"__name__": "__main__"})
+    said = args[1 : _words(args)]
+    module = importlib.import_module(_MAIN.get(" ".join(said), said[-1]))
+    sys.argv = [str(module.__file__) if said[0] == "-m" else said[0], *args[_words(args) :]]
+    main: Callable[[], Any] = module.main
     return main
 
 

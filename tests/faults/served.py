@@ -21,9 +21,10 @@ from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
 from tests.eventually import PATIENCE_S, eventually
 from tests.faults.flapping_store import set_mode
+from tests.forked_programs import run_forked
 from tests.mount.mounting import is_alive
 
-PROGRAM = Path(__file__).with_name("dlcmd_flapping.py")
+PROGRAM = Path(__file__).resolve().with_name("dlcmd_flapping.py")
 NAME = "d"
 
 Files = Mapping[str, bytes]
@@ -84,13 +85,10 @@ class Place:
     def dlcmd(
         self, *arguments: str | Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, PROGRAM, *map(str, arguments)],
+        return run_forked(
+            [sys.executable, str(PROGRAM), *map(str, arguments)],
             env=self.environment | dict(environment or {}),
-            capture_output=True,
-            text=True,
             timeout=2 * PATIENCE_S,
-            check=False,
         )
 
     def refused(self, mountpoint: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.faults.forked_dlcmd import Running, start_dlcmd
 from tests.faults.kept_dataset import Places, files_of, index_differences
 from tests.faults.killed_calls import PAUSED, KillPoint
 from tests.faults.repeated_put import folder_in_memory
+from tests.forked_programs import run_forked
 
 FILES = {b"%c/%d" % (97 + i % 4, i): b"%d " % i * 150 for i in range(200)}
 
@@ -51,14 +51,12 @@ class Puts:
 
     def ended(self, *more: str) -> dict[str, object]:
         """What a put that succeeds reports."""
-        done = subprocess.run(
+        done = run_forked(
             [sys.executable, "-m", "dieselfs", "--json", *self.command(*more)],
-            capture_output=True,
-            text=True,
             timeout=PATIENCE_S,
-            check=True,
             env={**os.environ, "XDG_DATA_HOME": f"{self.folder}/data"},
         )
+        done.check_returncode()
         return dict(json.loads(done.stdout))
 
     def chunks(self) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.throttling_server import CREDENTIALS, Throttling, throttling_server
 from tests.faults.case import Measured, fault_case
 from tests.faults.reading import content
+from tests.forked_programs import run_forked
 
 THROTTLED_S = 3.0
 FILES = 300
@@ -40,13 +40,9 @@ def test_throttled_put(measured: Measured, tmp_path: Path) -> None:
         )
 
         def dlcmd(*arguments: str) -> str:
-            return subprocess.run(
-                [sys.executable, "-m", "dieselfs.cli", *arguments],
-                env=environment,
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-            ).stdout
+            done = run_forked([sys.executable, "-m", "dieselfs.cli", *arguments], env=environment)
+            done.check_returncode()
+            return done.stdout
 
         with measured.felt():
             said = dlcmd("put", "-j", "2", "--chunk-size", "32KiB", f"{source}/", "dl://d")

@@ -56,9 +56,8 @@ class Node:
             merges=True,
             timeout=PATIENCE_S,
         )
-        said = done.stdout.decode()
-        assert done.returncode == code, said
-        return said
+        assert done.returncode == code, done.stdout
+        return done.stdout
 
     def put(self) -> None:
         self.dlcmd("put", "--links", f"{self.source}/", "pets", "-j", "1")

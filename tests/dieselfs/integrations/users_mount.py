@@ -1,6 +1,6 @@
 """A mount as a user makes it, with `dlcmd mount` and node memory of its own."""
 
-import subprocess
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dieselfs.fuse.supervision.daemonize import default_log_file
+from tests.eventually import PATIENCE_S
+from tests.forked_programs import run_forked
 
 if TYPE_CHECKING:
     from tests.dieselfs.integrations.conftest import MadeDataset
@@ -34,4 +36,5 @@ def mounted_by_dlcmd(
 
 
 def dlcmd(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "dieselfs.cli", *arguments], check=True, timeout=60)
+    command = [sys.executable, "-m", "dieselfs.cli", *arguments]
+    run_forked(command, env=os.environ, timeout=PATIENCE_S).check_returncode()

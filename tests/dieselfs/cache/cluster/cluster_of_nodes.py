@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 from tests.eventually import eventually
+from tests.forked_programs import FORKER, ForkedProgram
 from tests.peers.task_nodes import DLCMD, PeerDataset
 from tests.services.redis_processes import free_port
 from tests.stopping import stop
@@ -48,7 +48,7 @@ class NodeProcess:
     flags: Sequence[str] = ()
     """Further flags of `dlcmd serve`."""
     port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
+    process: ForkedProgram | None = None
 
     @property
     def address(self) -> PeerAddress:
@@ -69,11 +69,13 @@ class NodeProcess:
         }
         command = [sys.executable, str(DLCMD), "serve", "--cache-cluster", self.cache_cluster]
         command += ["--listen", str(self.address), "--ssd", str(self.folder / "ssd")]
-        with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
+        with (self.folder / "log").open("wb") as log, open(os.devnull) as nothing:
+            self.process = FORKER.start(
                 [*command, "--ssd-size", self.ssd_size, "--memory", self.memory, *self.flags],
                 env=environment,
-                stderr=log,
+                stdin=nothing.fileno(),
+                stdout=log.fileno(),
+                stderr=log.fileno(),
             )
 
     def wait_until_ready(self) -> None:

@@ -8,7 +8,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -29,7 +28,8 @@ from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, RingClient, ring_of
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
+from tests.forked_programs import run_forked
 from tests.peers.task_nodes import DLCMD, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 
@@ -201,9 +201,8 @@ def test_what_the_ring_shows_of_itself(
     nodes: list[dict[str, Any]] = []
 
     def are_in_service() -> bool:
-        shown = subprocess.run(
-            command, env=environment, capture_output=True, timeout=60, check=True
-        )
+        shown = run_forked(command, env=environment, timeout=PATIENCE_S)
+        shown.check_returncode()
         nodes[:] = map(json.loads, shown.stdout.splitlines())
         return all(node["ssd_in_service"] for node in nodes)
 

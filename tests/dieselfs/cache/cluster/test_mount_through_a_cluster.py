@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from tests.dieselfs.cache.cluster.cluster_of_nodes import (
     ring_of,
 )
 from tests.eventually import PATIENCE_S, eventually
+from tests.forked_programs import run_forked
 from tests.mount.mounting import is_alive
 from tests.peers.task_nodes import DLCMD, NAME, PeerDataset, make_dataset
 
@@ -64,7 +64,8 @@ def mounted(
         "DIESELFS_INDEX": f"lmdb://{folder}/index",
         "DIESELFS_SNAPSHOTS": str(dataset.snapshot.parent),
     }
-    said = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    said = run_forked(command, env=environment)
+    assert said.returncode == 0, said.stderr
     record = json.loads(said.stdout)
     try:
         yield mountpoint
@@ -154,13 +155,12 @@ def test_the_own_ssd_is_asked_before_the_cluster_and_keeps_what_that_sends(
 
 
 def shown_by(*command: str) -> list[dict[str, Any]]:
-    said = subprocess.run(
+    said = run_forked(
         [sys.executable, str(DLCMD), *command, "--json"],
         env={**os.environ, "DIESELFS_CACHE_CLUSTER_SECRET": SECRET},
-        check=True,
-        stdout=subprocess.PIPE,
         timeout=PATIENCE_S,
     )
+    said.check_returncode()
     return [json.loads(line) for line in said.stdout.splitlines()]
 
 

@@ -14,6 +14,7 @@ from dieselfs.client import Client
 from dieselfs.config import SHARED_KEYS
 from metadata.dataset_state import indexed_dataset
 from tests.dieselfs.cli.conftest import Dlcmd
+from tests.forked_programs import run_forked
 from tests.mount.mounting import needs_fuse
 
 
@@ -125,13 +126,12 @@ def test_a_node_knows_the_store_s_url_alone(tmp_path: Path, redis_url: str) -> N
     def node(number: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         home = {f"XDG_{name}_HOME": f"{tmp_path}/{number}/{name}" for name in ("DATA", "CACHE")}
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-        return subprocess.run(
+        done = run_forked(
             [sys.executable, "-m", "dieselfs", *arguments],
             env=kept | home | one_line | {"HOME": f"{tmp_path}/{number}"},
-            capture_output=True,
-            text=True,
-            check=True,
         )
+        done.check_returncode()
+        return done
 
     node(0, "config", "set", "index", redis_url)
     node(0, "config", "set", "ssd", f"{tmp_path}/ssd")

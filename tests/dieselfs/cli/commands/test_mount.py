@@ -15,6 +15,7 @@ import pytest
 
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.eventually import eventually
+from tests.forked_programs import run_forked
 from tests.mount.mounting import is_alive
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
@@ -116,13 +117,7 @@ def test_preloading_and_storing_ahead_reach_the_daemon(
 
 def by_itself(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`dlcmd` in a process of its own, which --foreground replaces."""
-    return subprocess.run(
-        [sys.executable, "-m", "dieselfs.cli", *arguments],
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_forked([sys.executable, "-m", "dieselfs.cli", *arguments], env=os.environ)
 
 
 def put_large(dlcmd: Dlcmd, source: Path) -> None:

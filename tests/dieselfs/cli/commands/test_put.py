@@ -14,7 +14,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ from tests.contracts.key_value_store_contract import fork
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.dieselfs.dataset_content import Node, content_of, tree_of
 from tests.eventually import PATIENCE_S, eventually
-from tests.forked_programs import run_forked
+from tests.forked_programs import ForkedProgram, run_forked, start_forked
 from tests.services.redis_processes import free_port
 
 TIMEOUT_S = PATIENCE_S
@@ -75,15 +76,12 @@ class Place:
         cwd: Path | None = None,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        done = run_forked(
+        return run_forked(
             self.command(*arguments),
             env=self.environment | environment,
             input=names or b"",
             timeout=TIMEOUT_S,
             cwd=cwd,
-        )
-        return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
         )
 
     def summary(self, *arguments: str | Path, names: bytes | None = None) -> dict[str, object]:
@@ -724,21 +722,16 @@ def test_a_full_disk(place: Place, tmp_path: Path) -> None:
 
 
 @contextmanager
-def started(place: Place, *arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: Sequence[str], place: Place) -> Iterator[ForkedProgram]:
     """In a process group of its own, which is gone at the end."""
-    process = subprocess.Popen(
-        place.command(*arguments),
-        env=place.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    process = start_forked(command, env=place.environment)
+    with process.stdout, process.stderr:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -762,13 +755,14 @@ def check_whole_or_absent(place: Place, source: Path) -> int:
     return len(files)
 
 
-def wait_for_chunks(place: Place, count: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for_chunks(place: Place, count: int, process: ForkedProgram) -> None:
     """Until the store holds so many objects, or the put is over: it is always somewhere else
     then."""
     while process.poll() is None:
         folder = place.folder / "store/datasets/d"
         if sum(len(names) for _, _, names in os.walk(folder)) >= count:
             return
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("whole_group", [True, False])
@@ -776,12 +770,12 @@ def test_killed_at_any_moment(place: Place, many_files: Path, whole_group: bool)
     arguments = ["--chunk-size", "16KiB", f"{many_files}/", "dl://d"]
     committed = 0
     for turn in range(5):
-        with started(place, *arguments) as process:
+        with started(place.command(*arguments), place) as process:
             wait_for_chunks(place, 1 + turn * 45 + len(place.objects()), process)
             with suppress(ProcessLookupError):  # over already
                 os.killpg(process.pid, signal.SIGKILL) if whole_group else process.kill()
             # The workers hold the pipes of stdout and stderr: the end of both is their end.
-            process.communicate(timeout=TIMEOUT_S)
+            process.communicate()
             assert group_is_gone(process.pid)
         now = check_whole_or_absent(place, many_files)
         assert now >= committed
@@ -825,24 +819,17 @@ pack.pack('d', request, *places, pack.PackProgress(on_change=tell))
     counts = []
     for turn in range(4):
         before = check_whole_or_absent(place, many_files)  # while nobody writes
-        process = subprocess.Popen(
-            [sys.executable, "-c", told, str(many_files)],
-            env=place.environment,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        wanted = 1 + turn * 120
-        count = 0
-        for line in process.stdout:
-            count = int(line)
-            if count >= wanted:
-                break
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        count = max([count, *(int(line) for line in process.stdout if line.endswith(b"\n"))])
-        process.wait()
-        process.stdout.close()
+        with started([sys.executable, "-c", told, str(many_files)], place) as process:
+            wanted = 1 + turn * 120
+            count = 0
+            for line in process.stdout:
+                count = int(line)
+                if count >= wanted:
+                    break
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            rest = [int(line) for line in process.stdout if line.endswith(b"\n")]
+            count = max([count, *rest])
         counts.append(count)
         assert check_whole_or_absent(place, many_files) >= before + count
     assert max(counts) > 0
@@ -854,11 +841,11 @@ pack.pack('d', request, *places, pack.PackProgress(on_change=tell))
 def test_interrupted(place: Place, many_files: Path, to_all: bool) -> None:
     """Ctrl-C goes to the whole group; `kill -INT` to one process."""
     arguments = ["--chunk-size", "4KiB", f"{many_files}/", "dl://d"]
-    with started(place, *arguments) as process:
+    with started(place.command(*arguments), place) as process:
         wait_for_chunks(place, 40, process)
         with suppress(ProcessLookupError):
             (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        out, err = process.communicate()
         assert group_is_gone(process.pid)
     if process.returncode != 0:  # it may have been just over
         assert process.returncode == 130
@@ -874,12 +861,12 @@ def test_interrupted(place: Place, many_files: Path, to_all: bool) -> None:
 
 def test_a_worker_that_is_killed(place: Place, many_files: Path) -> None:
     arguments = ["--chunk-size", "4KiB", f"{many_files}/", "dl://d"]
-    with started(place, *arguments) as process:
+    with started(place.command(*arguments), place) as process:
         wait_for_chunks(place, 20, process)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         if children:
             os.kill(int(children[0]), signal.SIGKILL)
-        _, err = process.communicate(timeout=TIMEOUT_S)
+        _, err = process.communicate()
         assert group_is_gone(process.pid)
     if process.returncode:
         assert process.returncode == 5
@@ -891,9 +878,11 @@ def test_a_worker_that_is_killed(place: Place, many_files: Path) -> None:
 
 
 def test_two_puts_at_once(place: Place, many_files: Path, source: Path) -> None:
-    with started(place, "--chunk-size", "16KiB", f"{many_files}/", "dl://d/many") as process:
+    with started(
+        place.command("--chunk-size", "16KiB", f"{many_files}/", "dl://d/many"), place
+    ) as process:
         place.summary("--chunk-size", "16KiB", f"{source}/", "dl://d/source")
-        process.communicate(timeout=TIMEOUT_S)
+        process.communicate()
         assert process.returncode == 0
     found = place.content()
     for top, tree in ((b"many", many_files), (b"source", source)):
