@@ -199,7 +199,7 @@ class _Server:
             on_end=lambda: self._ends.put(_UNMOUNTED),
         )
         self._has_front.set()
-        self._pages.start(front, self._is_order_known)
+        self._pages.start(front, self._is_order_known, self._note_miss)
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
         preload = self._begin()
         log.info("%s is mounted: %s", self._mountpoint, front.choice.reason)
@@ -294,6 +294,10 @@ class _Server:
 
     def _is_order_known(self) -> bool:
         return self._plans is not None and self._plans.is_filling
+
+    def _note_miss(self, inode: int) -> None:
+        if self._plans is not None:
+            self._plans.note_miss(inode)
 
     def _is_prefetching(self) -> bool:
         return self._plans is not None and self._plans.is_prefetching

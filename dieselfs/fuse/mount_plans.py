@@ -210,6 +210,12 @@ class MountPlans:
         """Note that a list is read. Returns at once."""
         threading.Thread(target=self.begin, args=[order], daemon=True).start()
 
+    def note_miss(self, inode: int) -> None:
+        """Note that a READ has found a file neither in the page cache nor in node memory."""
+        pages = self._trackers.pages
+        if pages is not None and not pages.is_closed:
+            pages.note_miss(inode)
+
     @property
     def is_filling(self) -> bool:
         """Return True if chunks of a known order are filled: then misses fill none."""

@@ -42,10 +42,16 @@ class PageCache:
         self._helper: PageHelper | None = None
         self._front: MadeFront | None = None
         self._prefill: MissPrefill | None = None
+        self._note_miss: Callable[[int], None] = lambda inode: None
 
-    def start(self, front: MadeFront, is_paused: Callable[[], bool]) -> None:
-        """Fill for misses from now on, but not while a known order is prefetched (`is_paused`)."""
-        self._front = front
+    def start(
+        self, front: MadeFront, is_paused: Callable[[], bool], note_miss: Callable[[int], None]
+    ) -> None:
+        """Fill for misses from now on, but not while a known order is prefetched (`is_paused`).
+
+        `note_miss` is called with files whose READs were not answered from node memory.
+        """
+        self._front, self._note_miss = front, note_miss
         self._helper = PageHelper(self._mountpoint, self.own_threads, front.readahead_bytes)
         prefill = MissPrefill(
             self.make_filler(),
@@ -76,6 +82,8 @@ class PageCache:
         extent = self._snapshot.extent(inode)
         if self._source.peek(extent, 0, min(1, extent.length)) is not None:
             prefill.note_miss(self._snapshot.chunk_number(inode), thread)
+        else:
+            self._note_miss(inode)
 
     def stop(self) -> None:
         """Fill no more for misses: paths lead to another mount from now on."""

@@ -313,6 +313,7 @@ class PrefetcherRun:
         window.move(position, tracker.leading_position(), now)
         released = tracker.released()
         window.release(released)
+        window.reclaim(tracker.lost())
         if released:
             self.wake()  # trackers divide memory of their own when node memory knows of it
         self._report(now)

@@ -54,6 +54,13 @@ class ProgressTracker(Protocol):
     def released(self) -> Sequence[int]:
         """Return the chunks that node memory need not keep for this order, since the last call."""
 
+    def lost(self) -> Sequence[int]:
+        """Return the released chunks that node memory must have again, since the last call.
+
+        They are read by files whose copies outside of node memory are gone.
+        """
+        return ()
+
     def outside_bytes(self) -> int:
         """Return the bytes of the order that readers keep outside of node memory.
 

@@ -264,6 +264,15 @@ class Window:
                 self.bytes -= int(self._payload[index])
             self._state[index] = _RELEASED
 
+    def reclaim(self, chunks: Sequence[int]) -> None:
+        """Note that node memory needs these chunks again, which were released too early."""
+        for chunk in chunks:
+            index = self._index_of[chunk]
+            if self._state[index] == _RELEASED:
+                self._state[index] = _WAITING
+                self._next = min(self._next, index)
+                self.is_expectation_current = False
+
     # The expectations of node memory
 
     def expectation(self) -> list[str]:

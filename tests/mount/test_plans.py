@@ -312,6 +312,33 @@ def test_where_nothing_is_filled_chunks_are_fetched_ahead_too(
         assert "Traceback" not in mount.log
 
 
+def test_chunks_whose_pages_the_kernel_drops_before_they_are_read_are_filled_again(
+    shuffled: Mount,
+) -> None:
+    order = order_of(shuffled, f"seed=1,group={GROUP}")
+    read_by_steps(shuffled, order[:PROBE_FILES])
+    eventually(lambda: filled_of(shuffled)["filled_files"] > 2 * PROBE_FILES, "pages ahead")
+    assert planned_pages_of(shuffled)["lost_chunks"] == 0
+    coming = order[PROBE_FILES : 10 * PROBE_FILES]
+    drop_pages(shuffled, coming)
+    read_by_steps(shuffled, coming)
+    assert 0 < planned_pages_of(shuffled)["lost_chunks"] <= BUDGET // CHUNK_BYTES
+    assert planned_pages_of(shuffled)["outside_bytes"] <= BUDGET + CHUNK_BYTES
+    assert "Traceback" not in shuffled.log
+
+
+def drop_pages(mount: Mount, paths: Iterable[str]) -> None:
+    """Have the kernel drop files from the page cache, and all that was filled for EROFS."""
+    opened = [os.open(mount.path / path, os.O_RDONLY) for path in paths]
+    for pid in (mount.pid, *children_of(mount.pid)):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if "blob" in os.readlink(link):
+                opened.append(os.open(link, os.O_RDONLY))
+    for fd in opened:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
 def test_a_plan_goes_on_with_the_server_after_the_one_that_was_killed(shuffled: Mount) -> None:
     order = order_of(shuffled, f"seed=1,group={GROUP}")
     read_by_steps(shuffled, order[: FILES // 8])

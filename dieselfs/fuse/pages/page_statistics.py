@@ -40,6 +40,8 @@ class PlannedPagesStatistics:
     """Watched files that a reader closed."""
     unwatched_files: int = 0
     """Files that could not be watched."""
+    lost_chunks: int = 0
+    """Chunks that were fetched again: the kernel had dropped their pages before they were read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,16 @@ be on both sides of one; so the drop stays a probe behind what is surely read (`
 A filler that stages (`PageFiller.stages`) puts bytes into the page cache that readers copy: both
 copies count in the budget. Its copy is dropped behind the readers in any case, the files' own pages
 only if the order does not fit into the budget as a whole.
+
+The kernel may drop pages before they are read: memory is short, or a control group's is. A READ of
+a chunk that was filled, and that node memory need not keep since then, shows that. Its readers
+would get the rest file by file from the store, so the chunk is fetched and filled again.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -51,6 +56,9 @@ _DROPPED_AT_ONCE: Final = 512 << 10
 _DROPPED_PART: Final = 16
 """A drop has at most this part of the budget."""
 _NOT_PLANNED: Final = 0xFFFFFFFF
+_MISSES: Final = 1024
+_LOST_AFTER: Final = 2
+"""The READs of a filled chunk after which its pages count as lost."""
 
 
 class PlannedPages(ProgressTracker):
@@ -87,6 +95,12 @@ class PlannedPages(ProgressTracker):
         """Chunks that a staging filler has filled and that were not dropped behind the readers."""
         self._complete: set[int] = set()
         """Chunks of this order that were filled."""
+        self._missed: deque[int] = deque(maxlen=_MISSES)
+        """Files that were neither in the page cache nor in node memory, since the last look."""
+        self._misses: dict[int, int] = {}
+        """The number of them in each chunk that is filled."""
+        self._lost: list[int] = []
+        self._lost_chunks = 0
         self._has_pages = np.zeros(snapshot.chunk_count, np.bool_)
         """Chunks that were filled or read, and have pages that were not dropped."""
         self._uses = ChunkUses(*(np.zeros(size, np.int64) for size in (0, 0, 0, 0, 1)))
@@ -136,6 +150,8 @@ class PlannedPages(ProgressTracker):
         self._released: list[int] = []
         self._counted: set[int] = set()
         """Chunks whose files are counted as filled."""
+        self._lost = []
+        self._misses = {}
         for chunk in self._kept.intersection(self._index_of):
             if not self._filler.stages:
                 self._count(chunk)
@@ -146,10 +162,18 @@ class PlannedPages(ProgressTracker):
         if chunk not in self._kept:
             self._to_fill[chunk] = None
 
+    def note_miss(self, inode: int) -> None:
+        """Note that a READ has found a file neither in the page cache nor in node memory.
+
+        Any thread may call it.
+        """
+        self._missed.append(inode)
+
     def position(self) -> int:
         """Return the low progress, after filling and dropping what has become due."""
         self._divide_memory()  # node memory has handled the releases
         self._take_filled()
+        self._take_missed()
         at, budget = self._at, self._budget_bytes()
         at.look(budget, budget // (2 * self._copies))
         self._fill()  # before the watches, each of which costs microseconds
@@ -175,6 +199,11 @@ class PlannedPages(ProgressTracker):
         released, self._released = self._released, []
         return released
 
+    def lost(self) -> Sequence[int]:
+        """Return the chunks whose pages were lost since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
+
     def outside_bytes(self) -> int:
         """Bytes of filled pages and, if the filler stages, of those that readers made from them."""
         outside = self._former_bytes + max(0, self._filled_bytes - self._dropped_bytes)
@@ -190,7 +219,11 @@ class PlannedPages(ProgressTracker):
     def statistics(self) -> PlannedPagesStatistics:
         """Return the counters and the present sizes."""
         return PlannedPagesStatistics(
-            self.outside_bytes(), len(self._events), self._probes.closed, self._probes.left_out
+            self.outside_bytes(),
+            len(self._events),
+            self._probes.closed,
+            self._probes.left_out,
+            self._lost_chunks,
         )
 
     def close(self) -> None:
@@ -282,6 +315,25 @@ class PlannedPages(ProgressTracker):
             self._counted.add(chunk)
             self._has_pages[chunk] = True
             self._filled_bytes += int(self._bytes.in_chunk[chunk])
+
+    def _take_missed(self) -> None:
+        """Find the chunks whose pages the kernel has dropped before they were read."""
+        while self._missed:
+            chunk = int(self._snapshot.columns.chunk[self._missed.popleft()])
+            if chunk not in self._complete and chunk not in self._kept:
+                continue  # it was not filled, or not as a whole
+            misses = self._misses[chunk] = self._misses.get(chunk, 0) + 1
+            index = self._index_of.get(chunk)
+            if misses < _LOST_AFTER or index is None or self._uses.last[index] < self._at.low:
+                continue
+            del self._misses[chunk]
+            self._complete.discard(chunk)
+            self._kept.discard(chunk)
+            if chunk in self._counted:
+                self._counted.discard(chunk)
+                self._filled_bytes -= int(self._bytes.in_chunk[chunk])
+            self._lost.append(chunk)
+            self._lost_chunks += 1
 
     # Behind the readers
 

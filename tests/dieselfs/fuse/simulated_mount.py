@@ -177,6 +177,12 @@ class SimulatedCache:
         self.was_read.add(inode)
         self.events.closed(inode)
 
+    def lose(self, chunk: int) -> None:
+        """The kernel drops the pages of a chunk's files."""
+        files = self.snapshot.files_in_chunk(chunk)
+        self.pages.difference_update(files)
+        self.staged.difference_update(files)
+
     @property
     def bytes(self) -> int:
         of_file = self._filled_bytes.__getitem__
@@ -323,7 +329,10 @@ class SimulatedMount:
             self.prefetcher.do(self.prefetcher.tasks.get())  # type: ignore[arg-type]
 
     def read(self, inode: int) -> None:
+        before = len(self.cache.reads_past_memory)
         self.cache.read(inode)
+        if len(self.cache.reads_past_memory) > before:
+            self.pages.note_miss(inode)
 
     def read_in_batches(
         self, inodes: Sequence[int], readers: int, batch: int, seed: int, steps_every: int = 8

@@ -78,6 +78,17 @@ def test_released_chunks_make_room() -> None:
     assert numbers(due(window, 4)) == [4, 5]
 
 
+def test_a_chunk_that_was_released_too_early_comes_next() -> None:
+    window = begun()
+    arrive(window, due(window, 4))
+    window.release([0, 1, 2])
+    assert numbers(due(window, 3)) == [4, 5]
+    window.reclaim([1, 3])
+    assert numbers(due(window, 5)) == [1, 6], "chunk 3 is still there"
+    assert expected(window)[:2] == [1, 3]
+    assert size(window) == 5 * SIZE
+
+
 def test_a_chunk_that_is_released_under_way_is_not_handed_over() -> None:
     window = begun()
     fetches = due(window, 3)

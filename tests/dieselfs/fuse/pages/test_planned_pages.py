@@ -342,6 +342,50 @@ def test_bytes_that_were_read_past_memory_are_counted(mount: Make, kind: str) ->
     assert mounted.most_bytes <= mounted.budget_bytes + 5 * CHUNK_BYTES
 
 
+def test_a_chunk_is_fetched_and_filled_again_whose_pages_the_kernel_has_dropped(
+    mount: Make, kind: str
+) -> None:
+    order = shuffled(0, group_size=1)
+    mounted = mount(more(kind, 8), order)
+    chunks = list(dict.fromkeys(inode // CHUNK_FILES for inode in order))
+    lost = chunks[3]
+    for inode in order[: CHUNK_FILES * 2]:
+        mounted.read(inode)
+        mounted.step()
+    assert lost in mounted.cache.fills
+    assert lost not in mounted.cache.in_memory
+    mounted.cache.lose(lost)
+    for inode in order[CHUNK_FILES * 2 :]:
+        mounted.read(inode)
+        mounted.step()
+    of_lost = [inode for inode in mounted.cache.reads if inode // CHUNK_FILES == lost]
+    assert len(of_lost) == 2, "the rest comes from its second fill"
+    assert mounted.cache.reads == of_lost
+    assert mounted.memory.fetched.count(lost) == 2
+    assert len(mounted.memory.fetched) == len(chunks) + 1
+    assert mounted.pages.statistics().lost_chunks == 1
+    assert mounted.cache.dropped_unread == []
+    # As elsewhere, and the copies of the chunk that was lost.
+    assert mounted.most_bytes <= mounted.budget_bytes + 3 * CHUNK_BYTES
+
+
+def test_pages_that_were_lost_behind_the_readers_are_not_fetched_again(
+    mount: Make, kind: str
+) -> None:
+    order = shuffled(0, group_size=1)
+    mounted = mount(staged_fits(kind, 60), order)  # so that nothing is dropped behind them
+    for inode in order[: CHUNK_FILES * 20]:
+        mounted.read(inode)
+        mounted.step()
+    passed = order[0] // CHUNK_FILES
+    mounted.cache.lose(passed)
+    for inode in order[:CHUNK_FILES]:
+        mounted.read(inode)
+        mounted.step()
+    assert mounted.pages.statistics().lost_chunks == 0
+    assert mounted.memory.fetched.count(passed) == 1
+
+
 def test_probes_are_watched_only_shortly_before_their_turn(kind: str) -> None:
     snapshot = NamedSnapshot([[100] * 1000] * 200)
     order = list(range(snapshot.file_count))
