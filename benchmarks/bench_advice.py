@@ -24,8 +24,8 @@ from benchmarks.harness import report, scratch
 from chunkstore.ssd.admission import AdmitAll
 from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
-from chunkstore.ssd.policy_runner import ChunkRead, PolicyRunner
-from chunkstore.ssd.reader_tags import OneBucket, ReaderTags
+from chunkstore.ssd.policy_runner import PolicyRunner
+from chunkstore.ssd.reader_tags import ChunkRead, OneBucket, ReaderTags
 from dieselfs.advice.comparison import POLICIES, Question, compare
 from dieselfs.advice.optimum import optimum
 from dieselfs.advice.recorder import Recorder, TraceSettings

@@ -14,7 +14,8 @@ left for a policy that knows the order. Three questions:
   are 60 s old, or other orders than they read (a lie). Bar: 0.9 of *future* with errors of 20 %;
 - regions: *next-use* by regions of 4 and 16 segments over single ones. Bar: 0.95 with 4;
 - costs: the time of one decision, and the memory of the history (`policy_costs.py`). Bars: 2 µs
-  a segment, 64 MiB for 10⁷ segments.
+  a segment, 64 MiB for 10⁷ segments. And what a policy adds to a read of the live tier
+  (`policy_runner_costs.py`).
 
 Each line has the absorbed share of all bytes, and the paper's ratio beside ours. A ratio over LRU
 is null if LRU absorbs less than 1 %. The nearest order has the least `error`: the mean of
@@ -35,6 +36,7 @@ from statistics import fmean
 from benchmarks.harness import report
 from benchmarks.policy_costs import costs
 from benchmarks.policy_replay import TRUTH, Told, requests_of, size_of
+from benchmarks.policy_runner_costs import runner_costs
 from benchmarks.policy_workloads import ORDERS, SPLITS, WORKLOADS, Order, Trace, trace_of
 from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
@@ -272,6 +274,7 @@ def main() -> None:
             regions(order, segments, 1)
     if "costs" in asked:
         costs(10_000 if options.quick else 100_000, 100_000 if options.quick else 10_000_000)
+        runner_costs(3_000 if options.quick else 30_000)
 
 
 if __name__ == "__main__":

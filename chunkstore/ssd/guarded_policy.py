@@ -10,7 +10,9 @@ from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
+from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import LRU, SIMPLER, PolicyChoice
+from chunkstore.ssd.policy_explanation import HasPriorities
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +41,32 @@ class GuardedPolicy:
         """The policy's present name; `LRU`: it has no answers."""
         self.policy = self._made(name)
         """None: the tier's own admission decides."""
+        self.explained = _explained(self.policy)
+        """The policy, if it decides by priorities."""
 
     def change(self, choice: PolicyChoice, name: str) -> None:
         """Go on with another policy; the request history stays."""
-        self._choice, self.name = choice, name
-        self.policy = self._made(name)
+        self._choice = choice
+        self._take(name)
+
+    # A read asks by the two methods below, which take 0.3 µs less than `ask` with a closure.
+
+    def requested(self, job: str, bucket: Bucket, key: int, length: int) -> None:
+        """Tell the policy of a request."""
+        if self.policy is not None:
+            try:
+                self.policy.requested(job, bucket, key, length)
+            except Exception:
+                self._replace()
+
+    def admits(self, bucket: Bucket, key: int, length: int) -> bool | None:
+        """Return whether the policy admits a segment; None without a policy, or if it fails now."""
+        if self.policy is not None:
+            try:
+                return self.policy.admits(bucket, key, length)
+            except Exception:
+                self._replace()
+        return None
 
     def ask(self, question: Callable[[CachePolicy], T]) -> T | None:
         """Return the policy's answer; None without a policy, or if it fails now."""
@@ -68,9 +91,13 @@ class GuardedPolicy:
                 self._replace()
 
     def _replace(self) -> None:
-        failed, self.name = self.name, SIMPLER.get(self.name, LRU)
-        log.exception("the cache policy %s failed; %s takes its place", failed, self.name)
-        self.policy = self._made(self.name)
+        name = SIMPLER.get(self.name, LRU)
+        log.exception("the cache policy %s failed; %s takes its place", self.name, name)
+        self._take(name)
+
+    def _take(self, name: str) -> None:
+        self.name, self.policy = name, self._made(name)
+        self.explained = _explained(self.policy)
 
     def _made(self, name: str) -> CachePolicy | None:
         if name == LRU:
@@ -78,3 +105,8 @@ class GuardedPolicy:
         if self._history is None:
             self._history = RequestHistory(capacity_segments=HISTORY_SEGMENTS)
         return self._make(self._choice.settings_of(name), self._history)
+
+
+def _explained(policy: CachePolicy | None) -> HasPriorities | None:
+    # It is asked once a policy: with a protocol it takes 10 µs.
+    return policy if isinstance(policy, HasPriorities) else None

@@ -60,15 +60,15 @@ class ChunkExplanation:
     """The reason for the last decision, or why there is none."""
 
 
-def priority_of(policy: object, bucket: Bucket) -> tuple[float | None, float | None]:
+def priority_of(policy: HasPriorities | None, bucket: Bucket) -> tuple[float | None, float | None]:
     """Return a bucket's priority and the admit threshold, if the policy has them."""
-    if isinstance(policy, HasPriorities):
-        return policy.priorities.get(bucket), policy.admit_threshold
-    return None, None
+    if policy is None:
+        return None, None
+    return policy.priorities.get(bucket), policy.admit_threshold
 
 
 def explanation(
-    policy: object,
+    policy: HasPriorities | None,
     name: str,
     bucket: Bucket,
     last: LastDecision | None,

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.ssd.policies.tags import Bucket, Tags, by_dataset
+from chunkstore.ssd.policies.tags import Bucket, Tags, by_dataset, segment_key
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
 
 WHOLE_BYTES: Final = 32 << 20
 """The beginning of an object that a policy decides about at once: all of an ordinary chunk."""
 BLOCK_BYTES: Final = 4 << 20
 """The unit of a policy's decisions beyond `WHOLE_BYTES`."""
+_BLOCK_SEGMENTS: Final = BLOCK_BYTES // DEFAULT_SEGMENT_BYTES
 
 
 @dataclass(slots=True)
@@ -38,6 +39,22 @@ class ReaderTags:
 
     It is the eligibility of Tectonic-Shift's clients (§5.3).
     """
+
+
+class ChunkRead(NamedTuple):
+    """A read of a chunk's object by one reader.
+
+    Each read of a tier makes one: as a frozen dataclass it would take 0.4 µs more.
+    """
+
+    tags: ReaderTags
+    dataset: bytes
+    chunk: bytes
+    start: int
+    length: int
+    """Bytes that were asked for."""
+    size: int
+    """Bytes of the object, or of its block, about which a policy decides at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +86,16 @@ def decided_at_once(start: int) -> tuple[int, int]:
 
 def decided_segment(chunk: bytes, start: int) -> Segment:
     """Return the segment that stands for that part: its key is `key_of` of it."""
-    return Segment(chunk, decided_at_once(start)[0] // DEFAULT_SEGMENT_BYTES)
+    return Segment(chunk, _decided_number(start))
+
+
+def decided_key(chunk: bytes, start: int) -> int:
+    """Return the key of that segment. 0.2 µs."""
+    return segment_key(chunk, _decided_number(start))
+
+
+def _decided_number(start: int) -> int:
+    return 0 if start < WHOLE_BYTES else start // BLOCK_BYTES * _BLOCK_SEGMENTS
 
 
 def decided_segments(chunk: bytes, size_bytes: int) -> list[Segment]:

@@ -57,32 +57,30 @@ class ShadowCache:
         """
         bucket = Bucket(row.bucket)
         if begins:
-            self.policy.ask(lambda policy: policy.requested(row.job, bucket, key, size))
+            self.policy.requested(row.job, bucket, key, size)
         if key % self._scale:
             return
         counted = length * self._scale
         if key in self._cached:
             self._cached.move_to_end(key)
-            self.counts.add(row, hit_bytes=counted)
+            self.counts.of(*row).hit_bytes += counted
             return
-        self.counts.add(row, miss_bytes=counted)
+        self.counts.of(*row).miss_bytes += counted
         if begins:
             self._missed(row, key, size, is_part=length < size)
 
     def _missed(self, row: CountedRow, key: int, size: int, *, is_part: bool) -> None:
         bucket, counted = Bucket(row.bucket), size * self._scale
-        admitted = self.policy.ask(lambda policy: policy.admits(bucket, key, counted))
+        admitted = self.policy.admits(bucket, key, counted)
         if admitted is False or size * self._scale > self._budget_bytes:
-            self.counts.add(row, refused_bytes=counted)
+            self.counts.of(*row).refused_bytes += counted
             return
         self.policy.ask(lambda policy: policy.written(counted))
         # A reader that misses a part gets it from the store, which then sends the whole chunk too.
-        self.counts.add(
-            row,
-            admitted_bytes=counted,
-            written_bytes=counted,
-            filled_bytes=counted if is_part else 0,
-        )
+        counts = self.counts.of(*row)
+        counts.admitted_bytes += counted
+        counts.written_bytes += counted
+        counts.filled_bytes += counted if is_part else 0
         self._cached[key] = _Cached(size, row._replace(job=""))
         self._used_bytes += size
         if self._used_bytes * self._scale > self._budget_bytes:
@@ -99,7 +97,7 @@ class ShadowCache:
         else:
             _, found = self._cached.popitem(last=False)
         self._used_bytes -= found.length
-        self.counts.add(found.row, evicted_bytes=found.length * self._scale)
+        self.counts.of(*found.row).evicted_bytes += found.length * self._scale
 
     def publish(self, specification: JobSpecification, now: float) -> None:
         """Tell the policy what a job has published."""

@@ -15,12 +15,13 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import Admission
 from chunkstore.ssd.policy_choice import PolicyChoice, PolicyFile
 from chunkstore.ssd.policy_statistics import PoliciesStatistics, policies_statistics
-from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags, decided_at_once
+from chunkstore.ssd.reader_tags import ChunkRead, ReaderTags, dataset_tags, decided_at_once
 from chunkstore.ssd.segments import USUAL_CHUNK_BYTES
 
 if TYPE_CHECKING:
     from chunkstore.ssd.policies.jobs import JobSpecification
-    from chunkstore.ssd.policy_runner import ChunkRead, Observer, PolicyRunner
+    from chunkstore.ssd.policy_events import Observer
+    from chunkstore.ssd.policy_runner import PolicyRunner
     from chunkstore.ssd.segment_store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -170,8 +171,6 @@ class TierPolicies:
         tags: ReaderTags | None,
         size: int | None,
     ) -> ChunkRead:
-        from chunkstore.ssd.policy_runner import ChunkRead
-
         first, most = decided_at_once(start)
         of_part = min(most, USUAL_CHUNK_BYTES if size is None else max(1, size - first))
         if tags is None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from chunkstore.after_fork import renew_after_fork
-from chunkstore.ssd.policy_runner import Observed
+from chunkstore.ssd.policy_events import Observed
 from dieselfs.advice.trace_file import TraceEncoder, head, new_file
 from dieselfs.errors import LocalFileError, UsageError
 
@@ -65,7 +65,7 @@ class TraceSettings:
 
 
 class Recorder:
-    """A recorder of one process. Thread-safe; implements `policy_runner.Observer`.
+    """A recorder of one process. Thread-safe; implements `policy_events.Observer`.
 
     A forked child does not record.
     """

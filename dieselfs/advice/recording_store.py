@@ -10,8 +10,9 @@ from chunkstore.object_keys import chunk_of_key
 from chunkstore.ssd.admission import AdmitAll
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policy_choice import PolicyChoice
-from chunkstore.ssd.policy_runner import ChunkRead, Observer, PolicyRunner
-from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags, decided_at_once
+from chunkstore.ssd.policy_events import Observer
+from chunkstore.ssd.policy_runner import PolicyRunner
+from chunkstore.ssd.reader_tags import ChunkRead, ReaderTags, dataset_tags, decided_at_once
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectReader
 
 _USUAL_BYTES = 4 << 20

@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.tags import Bucket
-from chunkstore.ssd.policy_runner import Observed, PolicyDecision, PolicyRequest
+from chunkstore.ssd.policy_events import Observed, PolicyDecision, PolicyRequest
 from dieselfs.advice.request_trace import Publication
 from dieselfs.errors import LocalFileError
 

@@ -14,7 +14,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.policies.eligibility import Eligibility
 from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
-from chunkstore.ssd.policy_runner import Observed, PolicyRequest
+from chunkstore.ssd.policy_events import Observed, PolicyRequest
 from chunkstore.ssd.reader_tags import OneBucket, ReaderTags, dataset_tags
 from dieselfs.cache.cluster.cache_node import CacheNode
 from dieselfs.cache.cluster.node_settings import CacheNodeSettings

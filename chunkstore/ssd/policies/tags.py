@@ -67,6 +67,11 @@ def bucket_map_named(name: str) -> BucketMap:
 
 
 def key_of(segment: Segment) -> int:
-    """Return 64 well mixed bits that identify a segment for a policy. Takes about 0.1 µs."""
-    key: int = xxhash.xxh3_64_intdigest(segment.chunk, segment.number)
+    """Return 64 well mixed bits that identify a segment for a policy."""
+    return segment_key(segment.chunk, segment.number)
+
+
+def segment_key(chunk: bytes, number: int) -> int:
+    """Return `key_of(Segment(chunk, number))`. Takes about 0.1 µs."""
+    key: int = xxhash.xxh3_64_intdigest(chunk, number)
     return key

@@ -25,14 +25,21 @@ from chunkstore.ssd.segment_index import SegmentIndex
 def test_rows_beyond_the_limit_are_counted_together() -> None:
     rows = CountedRows(limit=2)
     for number in range(5):
-        rows.add(CountedRow("d", f"b{number}"), hit_bytes=1, miss_bytes=number)
+        rows.of("d", f"b{number}", "").hit_bytes += 1
+        rows.of("d", f"b{number}", "").miss_bytes += number
     assert set(rows.all()) == {CountedRow("d", "b0"), CountedRow("d", "b1"), REST}
     assert total_of(rows.all()) == PolicyCounts(hit_bytes=5, miss_bytes=10)
     assert rows.take() == rows.all()
-    rows.add(CountedRow("d", "b0"), filled_bytes=3)
+    rows.of("d", "b0", "").filled_bytes += 3
     assert rows.take() == {CountedRow("d", "b0"): PolicyCounts(filled_bytes=3)}
     assert rows.take() == {}
     assert rows.all()[CountedRow("d", "b0")].absorbed_bytes == -2
+
+
+def test_a_row_to_which_nothing_was_added_is_not_shown() -> None:
+    rows = CountedRows()
+    rows.of("d", "b", "j")
+    assert rows.all() == rows.take() == {}
 
 
 def test_statistics_stay_small() -> None:

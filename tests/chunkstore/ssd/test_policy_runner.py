@@ -19,14 +19,10 @@ from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.tags import Bucket, key_of
 from chunkstore.ssd.policy_choice import POLICIES, PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts
-from chunkstore.ssd.policy_runner import (
-    ChunkRead,
-    Observed,
-    PolicyDecision,
-    PolicyRequest,
-    PolicyRunner,
-)
+from chunkstore.ssd.policy_events import Observed, PolicyDecision, PolicyRequest
+from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.reader_tags import (
+    ChunkRead,
     ReaderTags,
     dataset_tags,
     decided_segment,
@@ -286,12 +282,26 @@ def test_a_read_does_not_wait_for_a_refresh() -> None:
     assert begun.wait(60)
     runner.requested(read(1), hit=False)
     assert not runner.admits(read(1))
+    for part in range(3):
+        runner.requested(read(2, MIB, start=part * MIB), hit=False)
     assert policy.told == []
     go_on.set()
     thread.join()
     made.clock.s += 10
     runner.tend()
-    assert policy.told == [("train", "pictures", key(1), 4 * MIB)]
+    assert policy.told == [("train", "pictures", key(of), 4 * MIB) for of in (1, 2)]
+    assert runner.counts.all()[CountedRow("pictures", "pictures", "train")].miss_bytes == 7 * MIB
+
+
+def test_parts_after_the_first_one_need_no_lock() -> None:
+    made = Runner()
+    runner = made.runner
+    runner.requested(read(1, MIB), hit=False)
+    assert runner.admits(read(1, MIB))
+    with runner._lock:
+        runner.requested(read(1, MIB, start=MIB), hit=True)
+        assert runner.admits(read(1, MIB, start=MIB))
+    assert not runner._backlog
 
 
 def test_reinserted_segments_are_those_of_chunks_that_the_policy_keeps() -> None:

@@ -14,8 +14,8 @@ from chunkstore.ssd.guarded_policy import GuardedPolicy
 from chunkstore.ssd.policies.baselines import AdmitEverything
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts, total_of
-from chunkstore.ssd.policy_runner import ChunkRead, PolicyRunner
-from chunkstore.ssd.reader_tags import dataset_tags
+from chunkstore.ssd.policy_runner import PolicyRunner
+from chunkstore.ssd.reader_tags import ChunkRead, dataset_tags
 from chunkstore.ssd.shadow_cache import MAX_CHUNKS, ShadowCache
 
 MIB = 1 << 20
@@ -132,3 +132,23 @@ def test_a_runner_asks_its_shadow_beside_its_policy() -> None:
     assert runner.shadow is not shadow
     runner.change(PolicyChoice("all"))
     assert runner.shadow is None
+
+
+def test_a_shadow_counts_each_part_and_its_policy_each_chunk() -> None:
+    runner = PolicyRunner(PolicyChoice("all", "all"), AdmitAll(), names={DATASET.id: DATASET.name})
+    runner.budget_bytes = 100 * MIB
+    runner.tend()
+    tags, shadow = dataset_tags(DATASET, "job"), runner.shadow
+    assert shadow is not None
+
+    def read_part(number: int) -> None:
+        asked = ChunkRead(tags, DATASET.id, b"c" * 16, number * MIB, MIB, 4 * MIB)
+        runner.requested(asked, hit=False)
+
+    read_part(0)
+    read_part(1)
+    with runner._lock:  # the policies are busy
+        read_part(2)
+    assert not runner._backlog, "the chunk is requested already"
+    counts = shadow.counts.all()[ROW]
+    assert (counts.miss_bytes, counts.hit_bytes) == (MIB, MIB)

@@ -8,7 +8,7 @@ import numpy as np
 
 from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.tags import Bucket
-from chunkstore.ssd.policy_runner import PolicyRequest
+from chunkstore.ssd.policy_events import PolicyRequest
 
 
 def request(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.ssd.policy_runner import Observed
+from chunkstore.ssd.policy_events import Observed
 from dieselfs.advice.comparison import Comparison, Outcome, Question, compare, requests_of
 from dieselfs.advice.merged_traces import merged
 from dieselfs.advice.replay import Replayed

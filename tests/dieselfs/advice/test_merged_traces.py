@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chunkstore.ssd.policies.tags import Bucket
-from chunkstore.ssd.policy_runner import Observed, PolicyDecision
+from chunkstore.ssd.policy_events import Observed, PolicyDecision
 from dieselfs.advice.merged_traces import merged
 from dieselfs.advice.trace_file import TraceEncoder, TraceFile, head, read_trace
 from tests.dieselfs.advice.made_events import request, specification

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.ssd.policies.tags import Bucket
-from chunkstore.ssd.policy_runner import Observed, PolicyDecision
+from chunkstore.ssd.policy_events import Observed, PolicyDecision
 from dieselfs.advice.trace_file import TraceEncoder, head, read_trace
 from dieselfs.errors import LocalFileError
 from tests.dieselfs.advice.made_events import request, specification

@@ -148,6 +148,18 @@ def test_readers_of_a_job_have_plans_of_their_own() -> None:
     assert all(map(plans.is_trusted, specifications))
 
 
+def test_the_reader_that_is_nearest_to_a_segment_has_requested_it() -> None:
+    plans = follow(
+        published("a", reads(KEYS)),
+        published("job", reads(KEYS, 10), "far"),
+        published("job", reads(KEYS[::-1], 40), "near"),
+        published("job", reads(KEYS, 90), "farther"),
+        published("z", reads(KEYS)),
+    )
+    plans.uses.requested("job", KEYS[55])
+    assert [plan.position for plan in plans.uses.plans] == [0, 10, 45, 90, 0]
+
+
 def test_plans_without_a_lease_and_withdrawn_ones_are_forgotten() -> None:
     one, two = published("one", reads(KEYS)), published("two", reads(KEYS))
     plans = follow(one, two)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.ssd.policy_choice import PolicyChoice
-from chunkstore.ssd.policy_runner import Observed
+from chunkstore.ssd.policy_events import Observed
 from chunkstore.ssd.reader_tags import dataset_tags
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.memory import MemoryObjectStore
