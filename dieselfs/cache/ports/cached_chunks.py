@@ -41,7 +41,11 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class PolicyStatus:
-    """The cache policies of a node's SSD tier. Bytes are those since the node began."""
+    """The cache policies of a node's SSD tier. Bytes are those since the node began.
+
+    They are not a `PolicyCounts`: hits, misses and written bytes are counted without a policy too,
+    and what the node absorbed is what it sent to clients less what it read.
+    """
 
     policy: str = ""
     """The name of the acting policy; empty: none is known."""
