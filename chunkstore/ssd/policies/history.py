@@ -36,6 +36,33 @@ class RequestedBytes:
     total: int
 
 
+class _BucketCounts:
+    """The bytes of one bucket: in the present slice, and in the former ones by their labels.
+
+    An attribute is added to in a third of the time of an array's element.
+    """
+
+    __slots__ = ("total", "totals", "unique", "uniques")
+
+    def __init__(self, labels: int) -> None:
+        self.total = self.unique = 0
+        self.totals, self.uniques = array("q", bytes(8 * labels)), array("q", bytes(8 * labels))
+
+    def end_slice(self, label: int) -> None:
+        self.totals[label] += self.total
+        self.uniques[label] += self.unique
+        self.total = self.unique = 0
+
+    def forget(self, label: int) -> bool:
+        """Drop a former slice; return whether anything is left."""
+        self.totals[label] = self.uniques[label] = 0
+        return any(self.totals) or any(self.uniques)
+
+    def requested(self) -> RequestedBytes:
+        unique = self.unique + sum(self.uniques)
+        return RequestedBytes(max(0, unique), self.total + sum(self.totals))
+
+
 class RequestHistory:
     """The request history window of one node. Not thread-safe."""
 
@@ -54,27 +81,25 @@ class RequestHistory:
         self._number = 0
         self._label = 1
         self._seen = SeenSegments(capacity_segments)
-        self._counts: dict[Bucket, array[int]] = {}
-        """For each label its requested bytes, then for each label its unique bytes."""
+        self._counts: dict[Bucket, _BucketCounts] = {}
         self._reads: dict[str, dict[Bucket, int]] = {}
         """Job -> bucket -> the label of the slice in which the job read it last."""
         self._read_count = 0
 
     def add(self, job: str, bucket: Bucket, key: int, length: int) -> None:
-        """Count a request of one segment. Takes 0.75 µs, and 1.2 µs at 10⁷ segments."""
+        """Count a request of one segment. Takes 0.6 µs, and 1.0 µs at 10⁷ segments."""
         label = self._label
         counts = self._counts.get(bucket)
         if counts is None:
             if len(self._counts) >= MAX_BUCKETS:
                 return
-            counts = self._counts[bucket] = array("q", bytes(16 * (self._slices + 2)))
-        counts[label] += length
+            counts = self._counts[bucket] = _BucketCounts(self._slices + 2)
+        counts.total += length
         former = self._seen.mark(key, label)
         if former != label:
-            unique = self._slices + 2
-            counts[unique + label] += length
+            counts.unique += length
             if former:
-                counts[unique + former] -= length
+                counts.uniques[former] -= length
         reads = self._reads.get(job)
         if reads is None or reads.get(bucket) != label:
             self._add_read(job, bucket)
@@ -90,6 +115,9 @@ class RequestHistory:
     def advance(self, elapsed_s: float) -> None:
         """Begin the slice of the time `elapsed_s`, and drop slices that are out of the window."""
         number = int(elapsed_s // self._slice_s)
+        if number > self._number:
+            for counts in self._counts.values():
+                counts.end_slice(self._label)
         for begun in range(max(self._number + 1, number - self._slices), number + 1):
             self._label = begun % (self._slices + 1) + 1
             self._forget(self._label)
@@ -98,8 +126,7 @@ class RequestHistory:
     def _forget(self, label: int) -> None:
         self._seen.forget(label)
         for bucket, counts in list(self._counts.items()):
-            counts[label] = counts[self._slices + 2 + label] = 0
-            if not any(counts):
+            if not counts.forget(label):
                 del self._counts[bucket]
         for job, reads in list(self._reads.items()):
             for bucket in [of for of, last in reads.items() if last == label]:
@@ -115,11 +142,7 @@ class RequestHistory:
 
     def requested(self) -> Mapping[Bucket, RequestedBytes]:
         """Return the bytes of all buckets that were requested in the window."""
-        half = self._slices + 2
-        return {
-            bucket: RequestedBytes(max(0, sum(counts[half:])), sum(counts[:half]))
-            for bucket, counts in self._counts.items()
-        }
+        return {bucket: counts.requested() for bucket, counts in self._counts.items()}
 
     def reads(self) -> Mapping[str, Set[Bucket]]:
         """Return the active jobs: those with a request in the window, and the buckets of each."""

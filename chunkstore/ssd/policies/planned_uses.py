@@ -189,11 +189,12 @@ class PlannedUses:
 
         Of several readers of a job, the one that is nearest to the segment has sent the request.
         """
-        self._last_key, self._last_rows = key, rows = key, self.rows(key)
+        row, end = self._last_rows = self.rows(key)
+        self._last_key = key
         own = self._of_job.get(job)
         if own is None:
             return
-        (row, end), (first, stop) = rows, own
+        first, stop = own
         plans, uses = self.plans, self._uses_array
         if row < end and uses[row] < first:
             row = bisect_left(uses, first, row, end)
@@ -201,7 +202,8 @@ class PlannedUses:
             for plan in plans[first >> _PLACE_BITS : stop >> _PLACE_BITS]:
                 plan.note_request(None)
             return
-        nearest, at = plans[uses[row] >> _PLACE_BITS], uses[row] & _PLACE
+        use = uses[row]
+        nearest, at = plans[use >> _PLACE_BITS], use & _PLACE
         row += 1
         while row < end and uses[row] < stop:
             plan, place = plans[uses[row] >> _PLACE_BITS], uses[row] & _PLACE
