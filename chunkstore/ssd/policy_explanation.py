@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from chunkstore.ssd.policies.tags import Bucket
 from chunkstore.ssd.policy_choice import LRU
+
+_REMEMBERED: Final = 1 << 15
+"""The decisions that are kept: 10 MiB at most."""
 
 
 @runtime_checkable
@@ -32,6 +36,24 @@ class LastDecision(NamedTuple):
     """The bucket's priority at that time; None: it had none."""
     threshold: float | None
     """The admit threshold at that time; None: the policy has none."""
+
+
+class LastDecisions:
+    """The last decision about each chunk that was missed lately, by key. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[int, LastDecision] = OrderedDict()
+
+    def of(self, key: int) -> LastDecision | None:
+        """Return the last decision about a chunk; None if there was none lately."""
+        return self._last.get(key)
+
+    def add(self, key: int, decision: LastDecision) -> None:
+        """Remember a decision."""
+        self._last[key] = decision
+        self._last.move_to_end(key)
+        if len(self._last) > _REMEMBERED:
+            self._last.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -35,6 +35,7 @@ from chunkstore.ssd.policy_events import Observer, PolicyDecision, PolicyRequest
 from chunkstore.ssd.policy_explanation import (
     ChunkExplanation,
     LastDecision,
+    LastDecisions,
     explanation,
     priority_of,
 )
@@ -48,8 +49,6 @@ from chunkstore.ssd.shadow_cache import ShadowCache
 WAIT_S: Final = 0.001
 """Seconds that a read waits for the runner."""
 _BACKLOG: Final = 1 << 16
-_REMEMBERED: Final = 1 << 15
-"""The last decisions that are kept for explanations: 10 MiB at most."""
 
 
 class PolicyRunner:
@@ -86,8 +85,7 @@ class PolicyRunner:
         self._backlog: deque[tuple[str, Bucket, int, int]] = deque(maxlen=_BACKLOG)
         """Requests that came while a refresh ran."""
         self._ongoing = OngoingRequests()
-        self._last: OrderedDict[int, LastDecision] = OrderedDict()
-        """Key -> the decision about its last miss."""
+        self._last = LastDecisions()
         self._publications = Publications()
         self._refreshed_at = float("-inf")
         self._given_written = 0
@@ -207,7 +205,7 @@ class PolicyRunner:
         key = decided_key(chunk, start)
         with self._lock:
             bucket = self._bucket_of(dataset, key) if tags is None else tags.bucket_of(chunk)
-            last, policy = self._last.get(key), self._acting.explained
+            last, policy = self._last.of(key), self._acting.explained
         uses, ranks = self._next_uses([key]), self._ranks
         return explanation(
             policy,
@@ -232,24 +230,23 @@ class PolicyRunner:
         """Return the segments of an evicted region that are written again."""
         kept: list[Segment] = []
         for key, part in _decided(segments).items():
-            length = len(part) * DEFAULT_SEGMENT_BYTES
-            with self._lock:
-                bucket = self._bucket_of(dataset, key)
-                stays = self._acting.ask(
-                    lambda policy, bucket=bucket, key=key, length=length: policy.reinserts(  # type: ignore[misc]
-                        bucket, key, length
-                    )
-                )
-            counts = self._counts(dataset, bucket)
-            if stays:
+            if self._stays(dataset, key, len(part) * DEFAULT_SEGMENT_BYTES):
                 kept += part
-                counts.reinserted_bytes += length
-                counts.written_bytes += length
-                with self._lock:
-                    self._acting.ask(lambda policy, length=length: policy.written(length))  # type: ignore[misc]
-            else:
-                counts.evicted_bytes += length
         return kept
+
+    def _stays(self, dataset: bytes, key: int, length: int) -> bool:
+        with self._lock:
+            bucket = self._bucket_of(dataset, key)
+            stays = self._acting.ask(lambda policy: policy.reinserts(bucket, key, length))
+            if stays:
+                self._acting.ask(lambda policy: policy.written(length))
+        counts = self._counts(dataset, bucket)
+        if stays:
+            counts.reinserted_bytes += length
+            counts.written_bytes += length
+        else:
+            counts.evicted_bytes += length
+        return bool(stays)
 
     def ranking(self, otherwise: Ranking) -> Ranking:
         """See `RegionPolicy`."""
@@ -364,15 +361,12 @@ class PolicyRunner:
 
     def _remember(self, key: int, bucket: Bucket, admitted: bool) -> None:
         priority, threshold = priority_of(self._acting.explained, bucket)
-        self._last[key] = LastDecision(
-            self.policy, bucket, admitted, self._now(), priority, threshold
+        self._last.add(
+            key, LastDecision(self.policy, bucket, admitted, self._now(), priority, threshold)
         )
-        self._last.move_to_end(key)
-        if len(self._last) > _REMEMBERED:
-            self._last.popitem(last=False)
 
     def _bucket_of(self, dataset: bytes, key: int) -> Bucket:
-        known = self._last.get(key)
+        known = self._last.of(key)
         return Bucket(self._name(dataset)) if known is None else known.bucket
 
     # No lock is needed for the methods below.

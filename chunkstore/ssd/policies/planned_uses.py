@@ -199,8 +199,9 @@ class PlannedUses:
         if row < end and uses[row] < first:
             row = bisect_left(uses, first, row, end)
         if row == end or uses[row] >= stop:
-            for plan in plans[first >> _PLACE_BITS : stop >> _PLACE_BITS]:
-                plan.note_request(None)
+            if not self.is_cut:  # the segment may be one of those that were cut off
+                for plan in plans[first >> _PLACE_BITS : stop >> _PLACE_BITS]:
+                    plan.note_request(None)
             return
         use = uses[row]
         nearest, at = plans[use >> _PLACE_BITS], use & _PLACE

@@ -183,10 +183,14 @@ def test_a_position_outside_of_the_plan(position: int, kept: int) -> None:
 
 def test_uses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planned_uses, "MAX_USES", 100)
-    uses = follow(published("one", reads(KEYS)), published("two", reads(KEYS))).uses
-    assert uses.is_cut
-    assert len(uses) == 100
-    assert np.isinf(uses.next_uses(KEYS[50:])).all()
+    one, two = published("one", reads(KEYS)), published("two", reads(KEYS))
+    plans = follow(one, two)
+    assert plans.uses.is_cut
+    assert len(plans.uses) == 100
+    assert np.isinf(plans.uses.next_uses(KEYS[50:])).all()
+    for key in KEYS:
+        plans.uses.requested("one", key)
+    assert plans.is_trusted(one), "it is read as it says"
 
 
 def test_no_plans() -> None:
