@@ -126,7 +126,7 @@ class PolicyRunner:
         if request is None:
             request = self._request(read)
             begins = self._ongoing.begin(read, request)
-        if begins or self._shadow is not None:
+        if (begins and self._acting.policy is not None) or self._shadow is not None:
             self._tell_policies(read, request, begins)
         if begins and self.observe is not None:
             job, epoch, name = read.tags.job, read.tags.epoch, self._name(read.dataset)
