@@ -34,12 +34,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from dieselfs.cache.task import master_process
 from dieselfs.fuse.supervision import daemonize
 from dieselfs.fuse.supervision.readiness import VARIABLE
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _MAIN = {
     "-m tests.mount.daemon": "tests.mount.daemon",
+    "-m dieselfs.cache.task.master_process": "dieselfs.cache.task.master_process",
     "-m dieselfs.cli": "dieselfs.cli",
     "-m dieselfs": "dieselfs.cli",
     f"{_CHECKOUT}/benchmarks/dlcmd_disk.py": "benchmarks.dlcmd_disk",
@@ -59,6 +61,7 @@ _IMPORTED_FIRST = (
     "dieselfs.cache.jobs.registries",
     "dieselfs.cache.read_stack",
     "dieselfs.cache.ssd.warmup_notes",
+    "dieselfs.cache.task.master_process",
     "dieselfs.cli",
     "dieselfs.cli.commands.cluster",
     "dieselfs.cli.commands.dataset",
@@ -125,12 +128,18 @@ class ForkedProgram:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return found
 
+    def __enter__(self) -> ForkedProgram:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        self.stderr.close()
+        self.wait()
+
     def communicate(self) -> tuple[bytes, bytes]:
         """Return the output, which must fit into two pipes, when all that has these is gone."""
-        with self.stdout, self.stderr:
-            said = self.stdout.read(), self.stderr.read()
-        self.wait()
-        return said
+        with self:
+            return self.stdout.read(), self.stderr.read()
 
     def _ended(self, timeout_ms: float | None) -> int | None:
         waiting = select.poll()
@@ -165,7 +174,8 @@ class Forker:
         self._modules = modules
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
+        self._owner = os.getpid()
+        self._starting = threading.Lock()
 
     def start(
         self,
@@ -187,20 +197,28 @@ class Forker:
         return ForkedProgram(args, ours)
 
     def _started(self) -> socket.socket:
-        if self._control is None or self._owner != os.getpid():
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._owner = os.getpid()
-            with theirs:
-                own = [sys.executable, "-m", "tests.forked_programs", str(theirs.fileno())]
-                self._process = subprocess.Popen(
-                    [*own, _PADDING, *self._modules],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    cwd=_CHECKOUT,
-                    start_new_session=True,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's own threads
-                )
+        with self._starting:
+            if self._control is None:
+                self._control = self._start_process()
         return self._control
+
+    def _start_process(self) -> socket.socket:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            own = [sys.executable, "-m", "tests.forked_programs", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                [*own, _PADDING, *self._modules],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd=_CHECKOUT,
+                start_new_session=True,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's own threads
+            )
+        return control
+
+    def can_start(self) -> bool:
+        """Return False in a child of the tests' process that has forked before this one started."""
+        return self._control is not None or self._owner == os.getpid()
 
     def adopt(self, control: socket.socket) -> None:
         """Let the process at the other end of a socket, which is started already, fork."""
@@ -267,14 +285,25 @@ def run_forked(
             return subprocess.CompletedProcess(list(args), status, *said)
 
 
-def start_forked(args: Sequence[str], *, env: Mapping[str, str]) -> ForkedProgram:
-    """Start a program as `subprocess.Popen` does, without input and with pipes for its output."""
+def start_forked(
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdin: IO[bytes] | None = None,
+    cwd: Path | None = None,
+) -> ForkedProgram:
+    """Start a program as `subprocess.Popen` does, with pipes for its output."""
     assert can_fork(args), args
     (out, into_out), (err, into_err) = os.pipe(), os.pipe()
     try:
         with open(os.devnull) as nothing:
             program = FORKER.start(
-                args, stdin=nothing.fileno(), stdout=into_out, stderr=into_err, env=env
+                args,
+                stdin=(stdin or nothing).fileno(),
+                stdout=into_out,
+                stderr=into_err,
+                env=env,
+                cwd=cwd,
             )
     finally:
         os.close(into_out)
@@ -285,21 +314,22 @@ def start_forked(args: Sequence[str], *, env: Mapping[str, str]) -> ForkedProgra
 
 @contextmanager
 def daemons_are_forked() -> Iterator[None]:
-    """Let daemons of mounts that this process, and the programs forked for it, start be forked."""
-    started = daemonize._started
+    """Let daemons of mounts and masters of tasks that this process, and the programs forked for it,
+    start be forked."""
+    started, start_master = daemonize._started, master_process._start_process
     _fork_daemons()
     try:
         yield
     finally:
-        daemonize._started = started
+        daemonize._started, master_process._start_process = started, start_master
         FORKER.close()
 
 
 def _fork_daemons() -> None:
-    started = daemonize._started
+    started, start_master = daemonize._started, master_process._start_process
 
     def forked(command: Sequence[str], log_output: IO[bytes], address: str) -> Any:
-        if not can_fork(command):
+        if not (can_fork(command) and FORKER.can_start()):
             return started(command, log_output, address)
         log, environment = log_output.fileno(), {**os.environ, VARIABLE: address}
         with open(os.devnull) as nothing:
@@ -307,7 +337,15 @@ def _fork_daemons() -> None:
                 command, stdin=nothing.fileno(), stdout=log, stderr=log, env=environment
             )
 
+    def forked_master(given: IO[bytes]) -> Any:
+        if not FORKER.can_start():
+            return start_master(given)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-m", master_process.__name__]
+        return start_forked(command, env=environment, stdin=given, cwd=Path("/"))
+
     daemonize._started = forked
+    master_process._start_process = forked_master
 
 
 class _Programs:
@@ -408,6 +446,9 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> Callable[[], Any
         os.close(fd)
     os.environ.clear()
     os.environ.update(request["env"])
+    for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
     os.chdir(request["cwd"])
     args = request["args"]
     _show_command_line(args)

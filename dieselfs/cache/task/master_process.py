@@ -21,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import IO, Final
 
 from chunkstore.chunk_source import ChunkSource
 from dieselfs.cache.ports.core_dumps import prevent_core_dumps
@@ -77,19 +77,7 @@ def _started(pickled: bytes) -> str:
     ) as given:  # a pipe may fill; a named file could stay behind
         given.write(pickled)
         given.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
-            stdin=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={
-                **os.environ,
-                **dict.fromkeys(_ONE_THREAD, "1"),  # it forks, and computes nothing
-                "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
-            },
-            start_new_session=True,  # Ctrl-C is meant for the client
-        )
+        process = _start_process(given)
     with process:
         assert process.stdout is not None
         waiting = select.poll()
@@ -103,6 +91,22 @@ def _started(pickled: bytes) -> str:
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # the helper itself is a grandchild
             raise
+
+
+def _start_process(given: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__],
+        stdin=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={
+            **os.environ,
+            **dict.fromkeys(_ONE_THREAD, "1"),  # it forks, and computes nothing
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
+        },
+        start_new_session=True,  # Ctrl-C is meant for the client
+    )
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """A mount as a user makes it, with `dlcmd mount` and node memory of its own."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dieselfs.fuse.supervision.daemonize import default_log_file
-from tests.eventually import PATIENCE_S
+from tests.eventually import PATIENCE_S, eventually
 from tests.forked_programs import run_forked
+from tests.mount.mounting import is_alive
 
 if TYPE_CHECKING:
     from tests.dieselfs.integrations.conftest import MadeDataset
@@ -29,12 +31,16 @@ def mounted_by_dlcmd(
         monkeypatch.setenv(name, value)
     mountpoint = folder / "mnt"
     mountpoint.mkdir()
-    dlcmd("mount", "--memory", "64MiB", "pets", str(mountpoint))
+    daemon = json.loads(dlcmd("mount", "--json", "--memory", "64MiB", "pets", str(mountpoint)))
     yield mountpoint
     dlcmd("umount", str(mountpoint))
+    # It removes its folder in the node's memory, which the test removes too.
+    eventually(lambda: not is_alive(daemon["pid"]), "the end of the mount")
     default_log_file(mountpoint).unlink()
 
 
-def dlcmd(*arguments: str) -> None:
+def dlcmd(*arguments: str) -> str:
     command = [sys.executable, "-m", "dieselfs.cli", *arguments]
-    run_forked(command, env=os.environ, timeout=PATIENCE_S).check_returncode()
+    done = run_forked(command, env=os.environ, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -39,6 +39,8 @@ from tests.dieselfs.cache.processes import (
 from tests.eventually import eventually
 from tests.stopping import stop
 
+START_PYTHON = master_process._start_process
+
 
 def master_pid(memory: NodeMemory) -> int:
     master = memory._membership.current()
@@ -61,6 +63,13 @@ def killed_at_the_end(process: BaseProcess) -> Iterator[None]:
         process.join()
 
 
+@pytest.fixture
+def helpers_start_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's do; those of other tests are forked."""
+    monkeypatch.setattr(master_process, "_start_process", START_PYTHON)
+
+
+@pytest.mark.usefixtures("helpers_start_python")
 def test_the_helper_is_nobody_s_child_and_ends_soon_after_its_last_member(
     folder: TaskFolder, source: LoggedSource
 ) -> None:
@@ -94,6 +103,7 @@ def test_a_member_that_is_killed_has_left(
     assert not folder.path.exists()
 
 
+@pytest.mark.usefixtures("helpers_start_python")
 def test_a_helper_that_nobody_joins_ends(
     folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +302,7 @@ class Unknown(LoggedSource):
         return int, ("not a number",)
 
 
+@pytest.mark.usefixtures("helpers_start_python")
 def test_a_source_that_cannot_be_made_elsewhere_is_told_apart(
     folder: TaskFolder, tmp_path: Path
 ) -> None:
