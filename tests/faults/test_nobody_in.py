@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
 import stat
 import subprocess
 import sys
@@ -24,30 +23,32 @@ from metadata.snapshot import Snapshot
 from metadata.snapshot_builder import build_snapshot
 from tests.chunkstore.chunk_by_hand import ChunkByHand, Row
 from tests.conftest import MARK, processes_with
+from tests.eventually import PATIENCE_S
 from tests.faults.case import Measured, fault_case
+from tests.forked_programs import run_forked
 from tests.metadata.snapshot_trees import DATASET, File, Tree
 from tests.services.redis_processes import RedisProcess
 
+CARELESS_DLCMD = """
+import os, resource
+from dieselfs.cli import main
+
+os.umask(0)
+resource.setrlimit(resource.RLIMIT_CORE, (1 << 30, 1 << 30))
+main()
+"""
+"""`dlcmd` of a user who has set the worst."""
 SECRET = "quite-a-secret-7d1f"
 NOBODY = 65534
 
 
 def dlcmd(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dieselfs.cli", *map(os.fspath, map(str, arguments))]
-    return subprocess.run(
-        command,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=_carelessly,
-    )
-
-
-def _carelessly() -> None:
-    """The worst that a user may have set."""
-    os.umask(0)
-    resource.setrlimit(resource.RLIMIT_CORE, (1 << 30, 1 << 30))
+    command = [sys.executable, "-c", CARELESS_DLCMD, *map(str, arguments)]
+    if arguments[0] == "mount":  # its daemon inherits these settings
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    return run_forked(command, env=environment, timeout=PATIENCE_S)
 
 
 @pytest.fixture
