@@ -19,6 +19,9 @@ GROUND = {"errors", "config", "former_names"}
 ARROWS = {
     "advice": {},
     "allocation": {},
+    "allocation.simulation": {
+        "allocation": "jobs and what a policy gives them",
+    },
     "shuffle": {},
     "dataset": {},
     "prefetch": {
