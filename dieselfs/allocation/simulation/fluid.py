@@ -28,7 +28,7 @@ _NOTHING_BYTES = 1.0
 
 
 class FluidCache(Protocol):
-    """What the cache holds, in bytes. Rows are of the jobs that are named."""
+    """The contents of the cache, in bytes. Rows are of the jobs that are named."""
 
     def obey(self, quotas: Floats) -> None:
         """Evict at once what exceeds the quotas."""
@@ -139,8 +139,8 @@ def _rates(speeds: Floats, ios: Floats, misses: Floats) -> Floats:
 class UniformCaches:
     """Datasets with a quota each: what is in stays, and at the quota nothing more is admitted.
 
-    Jobs that share a dataset read it in independent orders. What one of them adds is new for
-    another in the same proportion as what that one has not read yet.
+    Jobs that share a dataset read it in independent orders. Bytes that one
+    of them adds are new for another in proportion to what the other has not read yet.
     """
 
     def __init__(self, columns: JobColumns) -> None:

@@ -29,7 +29,7 @@ class LruPool:
         self._windows: Floats = np.zeros(len(columns.sizes))
         self._position: Floats = np.zeros(len(columns.sizes))
         self._rows: deque[tuple[Numbers, Floats]] = deque()
-        """What jobs have read since the horizon, oldest first."""
+        """The bytes that jobs have read since the horizon, oldest first."""
         self._is_private = columns.are_private
 
     def step_s(self, length_s: float) -> float:

@@ -1,4 +1,4 @@
-"""What a simulation measures: times of jobs, and what the cluster did in each beat."""
+"""The figures of a simulation: times of jobs, and what the cluster did in each beat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dieselfs.allocation.simulation.readers import Floats
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What the cluster did from one decision to the next; rates are in bytes/s."""
+    """The cluster from one decision to the next; rates are in bytes/s."""
 
     at_s: float
     length_s: float
@@ -23,7 +23,7 @@ class Beat:
     rate: float
     """The sum of what all jobs read."""
     ideal_rate: float
-    """What the running jobs would read if nothing waited."""
+    """The sum of what the running jobs would read if nothing waited."""
     io_rate: float
     held_bytes: float
     """Bytes in the cache, of datasets with a job."""

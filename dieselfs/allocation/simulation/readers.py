@@ -18,7 +18,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What running jobs may use until the next decision. Three columns have a row a running job."""
+    """The resources that running jobs may use until the next decision. Three columns have a row a running job."""
 
     jobs: Numbers
     """Numbers of the running jobs."""
@@ -32,7 +32,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a beat brought: events, and columns with a row a running job."""
+    """The result of a beat: events, and columns with a row a running job."""
 
     events: Sequence[Event]
     read_bytes: Floats
@@ -63,7 +63,7 @@ class JobColumns:
 
     @property
     def are_private(self) -> bool:
-        """Whether each dataset is of one job."""
+        """True if each dataset is of one job."""
         return len(self.names) == len(self.datasets)
 
 
@@ -76,7 +76,7 @@ class Readers(Protocol):
 
     @property
     def left_bytes(self) -> Floats:
-        """What each job has still to read."""
+        """The bytes that each job has still to read."""
         ...
 
     def start(self, job: int) -> None:

@@ -27,7 +27,7 @@ STANDSTILL_BEATS = 1000
 
 
 class Grain(Enum):
-    """What an engine counts."""
+    """The engines by what they count."""
 
     FLUID = "fluid"
     ITEMS = "items"

@@ -41,7 +41,7 @@ READINGS: Final = {
     "1.3 TiB, SSDs of 1 TB": Reading(round(1.3 * 1024) * GIB, 20971 * GIB, 2000 * GB),
     "1.36 TiB, SSDs of 1 TB": Reading(round(1.36 * 1024) * GIB, 20971 * GIB, 2000 * GB),
 }
-"""By the size of the image datasets, and of the two SSDs where it is in another unit."""
+"""Readings by the size of the image datasets, and of the two SSDs where it is in another unit."""
 
 PAPER_MINUTES: Final = {
     "silod": ((3366, 3403), (3807, 3718)),
