@@ -18,7 +18,10 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The resources that running jobs may use until the next decision. Three columns have a row a running job."""
+    """The resources that running jobs may use until the next decision.
+
+    Three of its columns have a row a running job.
+    """
 
     jobs: Numbers
     """Numbers of the running jobs."""
