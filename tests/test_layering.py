@@ -36,6 +36,7 @@ OWNERS = {
     "rich": ["dieselfs/cli/"],
     "torch": ["dieselfs/integrations/torch_"],  # an extra: what these modules decide, others hold
     "PIL": ["dieselfs/integrations/image_files"],
+    "scipy": ["dieselfs/allocation/policies/linear_program"],  # an extra: linear programs
     "numpy": ["chunkstore/", "metadata/", "dieselfs/"],  # columns of entries are everywhere
     "xxhash": ["chunkstore/", "metadata/", "dieselfs/"],  # and so are checksums
 }

@@ -22,6 +22,7 @@ ARROWS = {
     "allocation.simulation": {
         "allocation": "jobs and what a policy gives them",
     },
+    "allocation.policies": {"allocation": "jobs, allocations and the estimator"},
     "shuffle": {},
     "dataset": {},
     "prefetch": {

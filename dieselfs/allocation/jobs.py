@@ -73,6 +73,11 @@ class JobState:
     """Bytes of its dataset in the cache, effective or not; the same for all jobs of a dataset."""
 
     @property
+    def passes_left(self) -> float:
+        """How often the job will still read a byte of its dataset, on average."""
+        return self.left_bytes / self.job.dataset_bytes
+
+    @property
     def hit_share(self) -> float:
         """The share of the job's reads that the cache answers now."""
         return min(1.0, self.effective_bytes / self.job.dataset_bytes)
@@ -87,7 +92,7 @@ class JobState:
 class Resources:
     """What a cluster has in all."""
 
-    gpus: int
+    gpus: float
     cache_bytes: int
     io_bytes_per_s: float
 
@@ -102,13 +107,23 @@ class Allocation:
     """What each job and each dataset may use. Quotas of datasets without a job are left out."""
 
     gpus: Mapping[str, float] = field(default_factory=dict)
-    """GPUs by job. A job with none, or none listed, waits; max-min gives parts of its time."""
+    """GPUs by job. A job with none, or none listed, waits.
+
+    With fewer GPUs than `job.gpus` (max-min) it has them for a part of the time, and its ideal rate
+    is that part of f*.
+    """
     cache_bytes: Mapping[str, int] = field(default_factory=dict)
     """The quota of each dataset, charged once however many jobs read it."""
     io_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """Remote IO by job."""
     is_lru: bool = False
     """Whether the cache is one LRU pool of all jobs; there are no quotas then."""
+    irregular_cache_bytes: int = 0
+    """The LRU pool that the irregular jobs share; their datasets have no quotas then."""
+
+    def gpu_share(self, job: Job) -> float:
+        """Return the part of its GPUs that the job has, 0 to 1."""
+        return min(1.0, self.gpus.get(job.name, 0.0) / job.gpus)
 
 
 class Policy(Protocol):
