@@ -107,9 +107,10 @@ class ForkedProgram:
     An ended program stays as a zombie until its status is taken, as a child does.
     """
 
+    stdin: IO[bytes]
     stdout: IO[bytes]
     stderr: IO[bytes]
-    """Of a program that `start_forked` has started."""
+    """Of a program that `Forker.start_piped` has started."""
 
     def __init__(self, args: Sequence[str], status: socket.socket) -> None:
         self.args = args
@@ -132,13 +133,14 @@ class ForkedProgram:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stdout.close()
-        self.stderr.close()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            pipe.close()
         self.wait()
 
     def communicate(self) -> tuple[bytes, bytes]:
         """Return the output, which must fit into two pipes, when all that has these is gone."""
         with self:
+            self.stdin.close()
             return self.stdout.read(), self.stderr.read()
 
     def _ended(self, timeout_ms: float | None) -> int | None:
@@ -195,6 +197,32 @@ class Forker:
             descriptors = [theirs.fileno(), stdin, stdout, stderr]
             socket.send_fds(control, [json.dumps(request).encode()], descriptors)
         return ForkedProgram(args, ours)
+
+    def start_piped(
+        self,
+        args: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        stdin: IO[bytes] | None = None,
+    ) -> ForkedProgram:
+        """Start a program with pipes for its output, and for its input where none is given."""
+        (given, stdin_end), (stdout, out), (stderr, err) = os.pipe(), os.pipe(), os.pipe()
+        try:
+            program = self.start(
+                args,
+                stdin=given if stdin is None else stdin.fileno(),
+                stdout=out,
+                stderr=err,
+                env=env,
+                cwd=cwd,
+            )
+        finally:
+            for fd in (given, out, err):
+                os.close(fd)
+        program.stdin = open(stdin_end, "wb")  # noqa: SIM115
+        program.stdout, program.stderr = open(stdout, "rb"), open(stderr, "rb")  # noqa: SIM115
+        return program
 
     def _started(self) -> socket.socket:
         with self._starting:
@@ -285,31 +313,10 @@ def run_forked(
             return subprocess.CompletedProcess(list(args), status, *said)
 
 
-def start_forked(
-    args: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    stdin: IO[bytes] | None = None,
-    cwd: Path | None = None,
-) -> ForkedProgram:
-    """Start a program as `subprocess.Popen` does, with pipes for its output."""
+def start_forked(args: Sequence[str], *, env: Mapping[str, str]) -> ForkedProgram:
+    """Start a program as `subprocess.Popen` does, with pipes for its input and output."""
     assert can_fork(args), args
-    (out, into_out), (err, into_err) = os.pipe(), os.pipe()
-    try:
-        with open(os.devnull) as nothing:
-            program = FORKER.start(
-                args,
-                stdin=(stdin or nothing).fileno(),
-                stdout=into_out,
-                stderr=into_err,
-                env=env,
-                cwd=cwd,
-            )
-    finally:
-        os.close(into_out)
-        os.close(into_err)
-    program.stdout, program.stderr = open(out, "rb"), open(err, "rb")  # noqa: SIM115
-    return program
+    return FORKER.start_piped(args, env=env)
 
 
 @contextmanager
@@ -342,7 +349,7 @@ def _fork_daemons() -> None:
             return start_master(given)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", master_process.__name__]
-        return start_forked(command, env=environment, stdin=given, cwd=Path("/"))
+        return FORKER.start_piped(command, env=environment, stdin=given, cwd=Path("/"))
 
     daemonize._started = forked
     master_process._start_process = forked_master

@@ -19,6 +19,7 @@ from dieselfs.fuse.mounts.front_choice import mounts_files, probe
 from dieselfs.fuse.mounts.mount_syscalls import detach
 from dieselfs.fuse.mounts.mount_table import mount_entries
 from dieselfs.fuse.mounts.service_client import SERVICE_VARIABLE
+from tests.forked_programs import ForkedProgram, Forker
 from tests.mount.mounting import KIND
 from tests.mount.packing import PackedDataset, pack, write_file
 
@@ -34,6 +35,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+USERS = Forker("tests.mount.as_user_of_service")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def users() -> Iterator[None]:
+    yield
+    USERS.close()
+
+
 @dataclass(frozen=True)
 class Service:
     folder: Path
@@ -42,25 +52,21 @@ class Service:
     snapshot: Path
     process: subprocess.Popen[str]
 
-    def user(self, uid: int, scenario: str, **variables: str) -> subprocess.Popen[str]:
+    def user(self, uid: int, scenario: str, **variables: str) -> ForkedProgram:
         home = self.folder / f"home{uid}"
         home.mkdir(exist_ok=True)
         os.chown(home, uid, uid)
         command = [sys.executable, "-m", "tests.mount.as_user_of_service", str(uid), scenario]
-        return subprocess.Popen(
+        return USERS.start_piped(
             [*command, str(self.socket), str(self.snapshot), str(home / scenario)],
             cwd=ROOT_OF_CHECKOUT,
             env={**os.environ, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
         )
 
     def check(self, uid: int, scenario: str, **variables: str) -> None:
         with self.user(uid, scenario, **variables) as process:
-            out, err = process.communicate(timeout=100)
-        assert (process.returncode, out) == (0, f"passed {scenario}\n"), err
+            out, err = process.communicate()
+        assert (process.returncode, out) == (0, f"passed {scenario}\n".encode()), err.decode()
         assert self.process.poll() is None
 
 
@@ -157,20 +163,19 @@ def test_a_user_mounts_at_directories_of_his_own_only(service: Service) -> None:
 
 def test_a_user_does_not_touch_mounts_of_others(service: Service) -> None:
     with service.user(BOB, "keeps_a_mount") as bob:
-        assert bob.stdout is not None
-        assert bob.stdout.readline() == "ready\n", bob.communicate()[1]
+        assert bob.stdout.readline() == b"ready\n", bob.communicate()[1]
         theirs = service.folder / f"home{BOB}" / "keeps_a_mount" / "mnt"
         service.check(ALICE, "may_not_touch_mounts_of_others", OTHERS_MOUNT=str(theirs))
-        out, err = bob.communicate(timeout=30)
-    assert (bob.returncode, out) == (0, "passed keeps_a_mount\n"), err
+        out, err = bob.communicate()
+    assert (bob.returncode, out) == (0, b"passed keeps_a_mount\n"), err
 
 
 def test_a_hanging_user_does_not_hang_others(service: Service) -> None:
     with service.user(ALICE, "hangs_the_service_in_vain") as alice:
         for _ in range(3):
             service.check(BOB, "mounts_reads_and_unmounts")
-        out, err = alice.communicate(timeout=60)
-    assert out == "passed hangs_the_service_in_vain\n", err
+        out, err = alice.communicate()
+    assert out == b"passed hangs_the_service_in_vain\n", err
 
 
 def test_a_user_has_a_share_of_mounts(small: PackedDataset) -> None:

@@ -724,14 +724,12 @@ def test_a_full_disk(place: Place, tmp_path: Path) -> None:
 @contextmanager
 def started(command: Sequence[str], place: Place) -> Iterator[ForkedProgram]:
     """In a process group of its own, which is gone at the end."""
-    process = start_forked(command, env=place.environment)
-    with process.stdout, process.stderr:
+    with start_forked(command, env=place.environment) as process:
         try:
             yield process
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 @pytest.fixture(scope="module")
