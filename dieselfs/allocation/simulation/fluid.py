@@ -9,6 +9,7 @@ of a job ends with its epoch, its end or the beat.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -84,8 +85,19 @@ class FluidReaders:
         events: list[Event] = []
         for step in range(steps):
             begin_s = at_s + step * length_s / steps
-            self._advance_step(grant, begin_s, length_s / steps, read, missed, events)
+            self._advance_step(
+                self._with_io_by_need(grant), begin_s, length_s / steps, read, missed, events
+            )
         return Progress(sorted(events, key=lambda event: event.at_s), read, missed)
+
+    def _with_io_by_need(self, grant: Grant) -> Grant:
+        """Divide the IO of an uncontrolled store as it divides itself: max-min over needs."""
+        if grant.pooled_io is None:
+            return grant
+        sizes = self._columns.sizes[grant.jobs]
+        misses = 1.0 - np.minimum(1.0, self._cache.effective_bytes(grant.jobs) / sizes)
+        needs = np.where(self.left_bytes[grant.jobs] > 0, grant.speeds * misses, 0.0)
+        return replace(grant, ios=_fair_shares(needs, grant.pooled_io))
 
     def _advance_step(
         self,
@@ -127,6 +139,15 @@ class FluidReaders:
                 self._position[jobs[turned]] = 0.0
                 self._cache.turn(jobs[turned])
             rows = rows[is_there & ~ended & (rest_s[rows] > 0)]
+
+
+def _fair_shares(needs: Floats, total: float) -> Floats:
+    """Return max-min shares in columns, as `policies.fair_share` does in lists."""
+    ascending = np.sort(needs)
+    before = np.cumsum(ascending) - ascending
+    levels = (total - before) / np.arange(len(needs), 0, -1)
+    short = np.flatnonzero(ascending > levels)
+    return np.minimum(needs, levels[short[0]]) if len(short) else needs
 
 
 def _rates(speeds: Floats, ios: Floats, misses: Floats) -> Floats:

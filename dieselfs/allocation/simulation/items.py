@@ -36,6 +36,9 @@ class _Reader:
     """Items that are unread in this epoch, the next one last."""
     unread: bytearray = field(default_factory=lambda: bytearray(ITEMS))
     unread_held: int = 0
+    effective: bytearray = field(default_factory=lambda: bytearray(ITEMS))
+    """Items that are held and were so before this job read them in this epoch."""
+    effective_count: int = 0
     read_in_epoch: int = 0
     speed_credit: float = 0.0
     io_credit: float = 0.0
@@ -152,12 +155,17 @@ class ItemReaders:
     def _admit(self, dataset: int, item: int) -> None:
         self._held[dataset][item] = None
         for reader in self._started[dataset]:
-            reader.unread_held += reader.unread[item]
+            if reader.unread[item]:
+                reader.unread_held += 1
+                reader.effective_count += 1
+                reader.effective[item] = 1
 
     def _evict(self, dataset: int, item: int) -> None:
         del self._held[dataset][item]
         for reader in self._started[dataset]:
             reader.unread_held -= reader.unread[item]
+            reader.effective_count -= reader.effective[item]
+            reader.effective[item] = 0
 
     def _obey(self) -> None:
         for dataset, held in enumerate(self._held):
@@ -177,12 +185,22 @@ class ItemReaders:
         reader.order = list(range(ITEMS))
         self._chance.shuffle(reader.order)
         reader.unread = bytearray(b"\1") * ITEMS
-        reader.unread_held = len(self._held[reader.dataset])
+        held = self._held[reader.dataset]
+        reader.unread_held = reader.effective_count = len(held)
+        reader.effective = bytearray(ITEMS)
+        for item in held:
+            reader.effective[item] = 1
 
     def _effective_bytes(self, reader: _Reader) -> float:
+        """Return the effective bytes; in an LRU pool they change as the epoch goes on.
+
+        With uniform caching as many of them are read as unread, so all are counted.
+        """
         held = len(self._held[reader.dataset])
         if reader.job.repeats_items:
             return held * reader.item_bytes
+        if self._lru_bytes is None:
+            return reader.effective_count * reader.item_bytes
         return reader.unread_held / max(1, len(reader.order)) * reader.job.dataset_bytes
 
 

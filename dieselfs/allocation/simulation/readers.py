@@ -31,6 +31,9 @@ class Grant:
     """Remote IO, bytes/s."""
     quotas: Floats
     """Bytes of each dataset, by its number. Without meaning for an LRU pool."""
+    pooled_io: float | None = None
+    """Remote IO of all jobs if nothing controls that of each: the fluid engine then divides it by
+    need at every step, since the hit shares of an LRU pool change all the time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,8 @@ class _Simulation:
         ios = [allocation.io_bytes_per_s.get(self._jobs[number].name, 0.0) for number in running]
         quotas = [allocation.cache_bytes.get(name, 0) for name in self._columns.names]
         speeds = self._speeds[running] * np.minimum(1.0, shares / self._gpus[running])
-        return Grant(running, speeds, np.array(ios, float), np.array(quotas, float))
+        pooled = self._total.io_bytes_per_s if allocation.is_lru else None
+        return Grant(running, speeds, np.array(ios, float), np.array(quotas, float), pooled)
 
     def _share(self, allocation: Allocation, number: int) -> float:
         return allocation.gpus.get(self._jobs[number].name, 0.0)

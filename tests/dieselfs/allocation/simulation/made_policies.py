@@ -13,8 +13,8 @@ class Quotas:
     Remote IO is divided max-min over demands, and what is left equally.
     """
 
-    def __init__(self, *, is_lru: bool = False, whole: bool = False, equal: bool = False) -> None:
-        self.is_lru, self.whole, self.equal = is_lru, whole, equal
+    def __init__(self, *, is_lru: bool = False) -> None:
+        self.is_lru = is_lru
 
     def schedule(self, jobs: Sequence[JobState], total: Resources) -> Allocation:
         running, gpus = [], total.gpus
@@ -36,12 +36,9 @@ class Quotas:
         for state in sorted(
             running, key=lambda state: -state.job.speed_bytes_per_s / state.job.dataset_bytes
         ):
-            size = state.job.dataset_bytes
-            share = state.job.gpus * total.cache_bytes // total.gpus if self.equal else size
-            given = 0 if self.whole and size > left else min(size, share, left)
             if state.job.dataset not in quotas:
-                quotas[state.job.dataset] = given
-                left -= given
+                quotas[state.job.dataset] = min(state.job.dataset_bytes, left)
+                left -= quotas[state.job.dataset]
         return quotas
 
 
@@ -53,11 +50,3 @@ def fair_shares(running: Sequence[JobState], total: float) -> dict[str, float]:
         shares[state.job.name] = min(state.io_demand, left / (len(ordered) - at))
         left -= shares[state.job.name]
     return {name: share + left / len(shares) for name, share in shares.items()}
-
-
-POLICIES = {
-    "silod": Quotas(),
-    "coordl": Quotas(equal=True),
-    "quiver": Quotas(whole=True),
-    "alluxio": Quotas(is_lru=True),
-}

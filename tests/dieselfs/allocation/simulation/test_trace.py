@@ -22,7 +22,8 @@ def test_shares_of_gpus_and_durations() -> None:
     gpus = Counter(job.gpus for job in JOBS)
     assert [gpus[n] / 8000 for n in (1, 2, 4, 8)] == pytest.approx([0.7, 0.1, 0.15, 0.05], abs=0.02)
     minutes = [job.total_bytes / job.speed_bytes_per_s / 60 for job in JOBS]
-    assert min(minutes) >= 31 and max(minutes) <= 10_001
+    assert min(minutes) >= 31
+    assert max(minutes) <= 10_001
     assert sum(m > 1000 for m in minutes) / 8000 == pytest.approx(0.2, abs=0.02)
 
 

@@ -1,0 +1,245 @@
+"""What do jobs gain when cache and remote IO are allocated to them (SiloD, EuroSys '23)?
+
+The simulator (`dieselfs/allocation/simulation`) runs SiloD's policy and three baselines: Alluxio
+(one LRU pool), CoorDL (a static cache a GPU) and Quiver (whole datasets). The paper's figures are
+printed beside ours. The same command prints the same figures: nothing is measured by a clock but
+`seconds`.
+
+    table6     eight GPUs, five jobs (Table 6, Figure 9), with one reading of the paper's sizes for
+               all systems. Bars: each figure within 5 % of the nearer of the paper's two, Quiver's
+               makespan within 8 %
+    readings   the same with each reading of the sizes
+    sweep      96 GPUs, FIFO, cache a GPU and load (Figures 10, 11). Bars: SiloD is first, 1.4 times
+               as good on JCT as Alluxio and CoorDL at 125 GB a GPU and load 8, and never more than
+               1 % behind any baseline; Algorithm 2 as printed is beside it
+    cluster    400 GPUs, 8,000 jobs, three orders and four systems (Figures 12, 13)
+
+Expectation for table6: SiloD has all jobs at full speed from the second epoch on, which is
+52.6 + 2 * 69 + 8 of 200 MB/s; all systems are equal before.
+
+    python -m benchmarks.bench_silod --only table6 [--remote-io 100GB/s] [--cache 0]
+    python -m benchmarks.bench_silod [--only table6,readings,sweep,cluster] [--jobs 8000]
+        > benchmarks/results/silod.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchmarks.harness import report
+from dieselfs.allocation.jobs import Job, Resources
+from dieselfs.allocation.policies.naming import policy_of
+from dieselfs.allocation.simulation.metrics import Outcome
+from dieselfs.allocation.simulation.simulator import BEAT_S, Grain, simulate
+from dieselfs.allocation.simulation.table6 import (
+    CHOSEN,
+    PAPER_FIRST_EPOCH_MINUTES,
+    PAPER_MINUTES,
+    READINGS,
+    micro_benchmark,
+)
+from dieselfs.allocation.simulation.trace import GB, synthetic_trace
+from dieselfs.cli.values.sizes import parse_rate, parse_size
+
+SYSTEMS = ("silod", "quiver", "coordl", "alluxio")
+AS_PRINTED = "algorithm-2"
+"""SiloD with its greedy rule as the paper prints it, beside ours in the sweep."""
+ORDERS = ("fifo", "sjf", "max-min")
+QUESTIONS = ("table6", "readings", "sweep", "cluster")
+CACHES_A_GPU_GB = (125, 250, 368)
+LOADS = (1.0, 2.0, 4.0, 8.0)
+SWEEP_JOBS = 400
+CLUSTER_JOBS = 8000
+CLUSTER_BEAT_S = {"fifo": 300.0, "sjf": 300.0, "max-min": 3600.0}
+_FIGURE_POINTS = 200
+
+
+class Change:
+    """Remote IO and cache in the place of the paper's."""
+
+    def __init__(self, remote_io: str | None, cache: str | None) -> None:
+        self._io = None if remote_io is None else parse_rate(remote_io)
+        self._cache = None if cache is None else parse_size(cache)
+
+    def __bool__(self) -> bool:
+        return self._io is not None or self._cache is not None
+
+    def of(self, total: Resources) -> Resources:
+        io = total.io_bytes_per_s if self._io is None else float(self._io)
+        cache = total.cache_bytes if self._cache is None else self._cache
+        return replace(total, io_bytes_per_s=io, cache_bytes=cache)
+
+
+def table_6(
+    systems: Sequence[str], change: Change, reading: str = CHOSEN, beat_s: float = BEAT_S
+) -> None:
+    """Report a line a system; the paper's figures only if its set-up is unchanged."""
+    jobs, total = micro_benchmark(READINGS[reading])
+    for system in systems:
+        policy = policy_of("fifo", system)
+        found = simulate(jobs, policy, change.of(total), beat_s=beat_s)
+        items = simulate(jobs, policy, change.of(total), grain=Grain.ITEMS, beat_s=beat_s)
+        first = sorted(found.first_epochs_s().values())
+        report(
+            "table 6",
+            system=system,
+            jct_min=found.mean_jct_s() / 60,
+            makespan_min=found.makespan_s() / 60,
+            first_epoch_min=first[0] / 60,
+            ends_min={name: end / 60 for name, end in found.ends_s.items()},
+            reading=reading,
+            items={"jct_min": items.mean_jct_s() / 60, "makespan_min": items.makespan_s() / 60},
+            **({} if change else beside_the_paper(system, found)),
+        )
+        if reading == CHOSEN:
+            rates = throughput(found)
+            report("figure 9", system=system, **rates)
+
+
+def beside_the_paper(system: str, found: Outcome) -> dict[str, object]:
+    """Return the paper's minutes, and how far ours are from the nearer of two."""
+    jct, makespan = PAPER_MINUTES[system]
+
+    def off(seconds: float, paper: tuple[int, int]) -> float:
+        return min((seconds / 60 / minutes - 1 for minutes in paper), key=abs)
+
+    return {
+        "paper": {
+            "jct_min": jct,
+            "makespan_min": makespan,
+            "first_epoch_min": PAPER_FIRST_EPOCH_MINUTES,
+        },
+        "off": {
+            "jct": off(found.mean_jct_s(), jct),
+            "makespan": off(found.makespan_s(), makespan),
+        },
+    }
+
+
+def throughput(found: Outcome) -> dict[str, list[int]]:
+    """Return rates over time, with few enough points for a plot."""
+    step = max(1, len(found.beats) // _FIGURE_POINTS)
+    beats = [found.beats[at : at + step] for at in range(0, len(found.beats), step)]
+    return {
+        "minutes": [round(part[0].at_s / 60) for part in beats],
+        "mb_per_s": [round(sum(b.rate for b in part) / len(part) / 1e6) for part in beats],
+        "ideal_mb_per_s": [
+            round(sum(b.ideal_rate for b in part) / len(part) / 1e6) for part in beats
+        ],
+        "io_mb_per_s": [round(sum(b.io_rate for b in part) / len(part) / 1e6) for part in beats],
+    }
+
+
+def figures(found: Outcome) -> dict[str, object]:
+    """Return what is reported of a cluster."""
+    median, ninth, last = found.jct_percentiles_s()
+    least, tenth, middle = found.fairness()
+    return {
+        "jct_min": found.mean_jct_s() / 60,
+        "makespan_min": found.makespan_s() / 60,
+        "jct_percentiles_min": {"50": median / 60, "90": ninth / 60, "99": last / 60},
+        "rate_over_ideal": found.rate_over_ideal(),
+        "effective_over_held": found.effective_over_held(),
+        "io_bytes_per_s": found.mean_io_rate(),
+        "fairness": {"min": least, "10": tenth, "50": middle},
+    }
+
+
+def sweep(systems: Sequence[str], change: Change, count: int) -> None:
+    """Report a line a system, cache a GPU and load; the last figures compare with SiloD."""
+    for cache_gb in CACHES_A_GPU_GB:
+        for load in LOADS:
+            jobs = synthetic_trace(count, 96, load)
+            total = change.of(Resources(96, 96 * cache_gb * GB, 1e9))
+            silod: Outcome | None = None
+            for system in systems:
+                found = simulate(jobs, policy_of("fifo", system), total)
+                silod = found if system == "silod" else silod
+                report(
+                    "96 GPUs",
+                    system=system,
+                    cache_gb_a_gpu=cache_gb,
+                    load=load,
+                    jobs=count,
+                    **figures(found),
+                    **(over(found, silod) if silod else {}),
+                )
+                if (cache_gb, load) == (CACHES_A_GPU_GB[0], LOADS[-1]):
+                    report("figure 11", system=system, **throughput(found))
+
+
+def over(found: Outcome, silod: Outcome) -> dict[str, float]:
+    """Return how many times as long as with SiloD it takes."""
+    return {
+        "jct_over_silod": found.mean_jct_s() / silod.mean_jct_s(),
+        "makespan_over_silod": found.makespan_s() / silod.makespan_s(),
+    }
+
+
+def cluster(
+    systems: Sequence[str], orders: Sequence[str], change: Change, count: int, load: float
+) -> None:
+    """Report a line an order and system."""
+    jobs: list[Job] = synthetic_trace(count, 400, load)
+    total = change.of(Resources(400, 400 * CACHES_A_GPU_GB[0] * GB, 4e9))
+    for order in orders:
+        silod: Outcome | None = None
+        for system in systems:
+            begin = time.perf_counter()
+            policy = policy_of(order, system)
+            found = simulate(jobs, policy, total, beat_s=CLUSTER_BEAT_S[order])
+            silod = found if system == "silod" else silod
+            report(
+                "400 GPUs",
+                system=system,
+                order=order,
+                load=load,
+                jobs=count,
+                **figures(found),
+                **(over(found, silod) if silod else {}),
+                seconds=time.perf_counter() - begin,
+            )
+
+
+def _named(text: str, known: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            parser.error(f"{name!r} is not among {', '.join(known)}")
+    return names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default=",".join(QUESTIONS), help="questions")
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--orders", default=",".join(ORDERS), help="of `cluster`")
+    parser.add_argument("--remote-io", metavar="RATE", help="in the place of each set-up's own")
+    parser.add_argument("--cache", metavar="SIZE", help="in the place of each set-up's own")
+    parser.add_argument("--jobs", type=int, help="of `sweep` (400) and `cluster` (8,000)")
+    parser.add_argument("--load", type=float, default=1.0, help="of `cluster`")
+    options = parser.parse_args()
+    questions = _named(options.only, QUESTIONS, parser)
+    systems = _named(options.systems, (*SYSTEMS, AS_PRINTED), parser)
+    orders = _named(options.orders, ORDERS, parser)
+    change = Change(options.remote_io, options.cache)
+    if "table6" in questions:
+        table_6(systems, change)
+    if "readings" in questions:
+        for reading in READINGS:
+            if reading != CHOSEN:
+                table_6(systems, change, reading)
+    if "sweep" in questions:
+        compared = systems if AS_PRINTED in systems else [*systems, AS_PRINTED]
+        sweep(compared, change, options.jobs or SWEEP_JOBS)
+    if "cluster" in questions:
+        cluster(systems, orders, change, options.jobs or CLUSTER_JOBS, options.load)
+
+
+if __name__ == "__main__":
+    main()
