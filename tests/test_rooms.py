@@ -18,7 +18,7 @@ GROUND = {"errors", "config", "former_names"}
 # folder -> what it imports: why
 ARROWS = {
     "advice": {},
-    "allocation": {},
+    "allocation": {"cache.ssd": "sizes and rates are read as other commands read them"},
     "allocation.simulation": {
         "allocation": "jobs and what a policy gives them",
     },

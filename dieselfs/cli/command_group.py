@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "cache": "Show and limit what the SSD of this node caches.",
     "snapshot": "Create, list, tag, compare and prune snapshots.",
     "advise": "Say what an SSD tier would save.",
+    "alloc": "Divide cache and remote IO among jobs.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",
     "config": "Set and explain the settings that all nodes share.",

@@ -8,5 +8,5 @@ from dieselfs.allocation.jobs import JobState, Resources
 
 
 def first_come(waiting: Sequence[JobState], total: Resources) -> Iterable[JobState]:
-    """Sort jobs by the time at which they were submitted."""
-    return sorted(waiting, key=lambda state: (state.job.submitted_s, state.job.name))
+    """Sort jobs by the time at which they were submitted, and keep the order of equal ones."""
+    return sorted(waiting, key=lambda state: state.job.submitted_s)

