@@ -12,14 +12,20 @@ printed beside ours. The same command prints the same figures: nothing is measur
     sweep      96 GPUs, FIFO, cache a GPU and load (Figures 10, 11). Bars: SiloD is first, 1.4 times
                as good on JCT as Alluxio and CoorDL at 125 GB a GPU and load 8, and never more than
                1 % behind any baseline; Algorithm 2 as printed is beside it
-    cluster    400 GPUs, 8,000 jobs, three orders and four systems (Figures 12, 13)
+    cluster    400 GPUs, 8,000 jobs, three orders and four systems (Figure 12). Bar: 300 s a run
+    figure13   fairness over time under max-min, with and without control of remote IO
+    figure14   remote IO (FIFO, SiloD and Alluxio) and GPU speed (max-min, SiloD and Quiver)
+    figure15   jobs that share datasets, with SiloD
+    figure16   curriculum learning with LRU and with uniform caching. Bar: within 2 %
+
+Figures 13 to 15 take a quarter of the jobs of `cluster`, at the same load.
 
 Expectation for table6: SiloD has all jobs at full speed from the second epoch on, which is
 52.6 + 2 * 69 + 8 of 200 MB/s; all systems are equal before.
 
     python -m benchmarks.bench_silod --only table6 [--remote-io 100GB/s] [--cache 0]
-    python -m benchmarks.bench_silod [--only table6,readings,sweep,cluster] [--jobs 8000]
-        > benchmarks/results/silod.jsonl
+    python -m benchmarks.bench_silod [--only cluster,figure16] [--systems silod,quiver]
+        [--jobs 8000] > benchmarks/results/silod.jsonl
 """
 
 from __future__ import annotations
@@ -27,9 +33,20 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
+from benchmarks import silod_figures
 from benchmarks.harness import report
+from benchmarks.silod_runs import (
+    CACHES_A_GPU_GB,
+    CLUSTER,
+    CLUSTER_BEAT_S,
+    ORDERS,
+    SYSTEMS,
+    Change,
+    figures,
+    over,
+    throughput,
+)
 from dieselfs.allocation.jobs import Job, Resources
 from dieselfs.allocation.policies.naming import policy_of
 from dieselfs.allocation.simulation.metrics import Outcome
@@ -42,35 +59,15 @@ from dieselfs.allocation.simulation.table6 import (
     micro_benchmark,
 )
 from dieselfs.allocation.simulation.trace import GB, synthetic_trace
-from dieselfs.cli.values.sizes import parse_rate, parse_size
 
-SYSTEMS = ("silod", "quiver", "coordl", "alluxio")
 AS_PRINTED = "algorithm-2"
 """SiloD with its greedy rule as the paper prints it, beside ours in the sweep."""
-ORDERS = ("fifo", "sjf", "max-min")
-QUESTIONS = ("table6", "readings", "sweep", "cluster")
-CACHES_A_GPU_GB = (125, 250, 368)
+FIGURES = ("figure13", "figure14", "figure15", "figure16")
+QUESTIONS = ("table6", "readings", "sweep", "cluster", *FIGURES)
 LOADS = (1.0, 2.0, 4.0, 8.0)
 SWEEP_JOBS = 400
 CLUSTER_JOBS = 8000
-CLUSTER_BEAT_S = {"fifo": 300.0, "sjf": 300.0, "max-min": 3600.0}
-_FIGURE_POINTS = 200
-
-
-class Change:
-    """Remote IO and cache in the place of the paper's."""
-
-    def __init__(self, remote_io: str | None, cache: str | None) -> None:
-        self._io = None if remote_io is None else parse_rate(remote_io)
-        self._cache = None if cache is None else parse_size(cache)
-
-    def __bool__(self) -> bool:
-        return self._io is not None or self._cache is not None
-
-    def of(self, total: Resources) -> Resources:
-        io = total.io_bytes_per_s if self._io is None else float(self._io)
-        cache = total.cache_bytes if self._cache is None else self._cache
-        return replace(total, io_bytes_per_s=io, cache_bytes=cache)
+FIGURE_JOBS = 2000
 
 
 def table_6(
@@ -119,35 +116,6 @@ def beside_the_paper(system: str, found: Outcome) -> dict[str, object]:
     }
 
 
-def throughput(found: Outcome) -> dict[str, list[int]]:
-    """Return rates over time, with few enough points for a plot."""
-    step = max(1, len(found.beats) // _FIGURE_POINTS)
-    beats = [found.beats[at : at + step] for at in range(0, len(found.beats), step)]
-    return {
-        "minutes": [round(part[0].at_s / 60) for part in beats],
-        "mb_per_s": [round(sum(b.rate for b in part) / len(part) / 1e6) for part in beats],
-        "ideal_mb_per_s": [
-            round(sum(b.ideal_rate for b in part) / len(part) / 1e6) for part in beats
-        ],
-        "io_mb_per_s": [round(sum(b.io_rate for b in part) / len(part) / 1e6) for part in beats],
-    }
-
-
-def figures(found: Outcome) -> dict[str, object]:
-    """Return what is reported of a cluster."""
-    median, ninth, last = found.jct_percentiles_s()
-    least, tenth, middle = found.fairness()
-    return {
-        "jct_min": found.mean_jct_s() / 60,
-        "makespan_min": found.makespan_s() / 60,
-        "jct_percentiles_min": {"50": median / 60, "90": ninth / 60, "99": last / 60},
-        "rate_over_ideal": found.rate_over_ideal(),
-        "effective_over_held": found.effective_over_held(),
-        "io_bytes_per_s": found.mean_io_rate(),
-        "fairness": {"min": least, "10": tenth, "50": middle},
-    }
-
-
 def sweep(systems: Sequence[str], change: Change, count: int) -> None:
     """Report a line a system, cache a GPU and load; the last figures compare with SiloD."""
     for cache_gb in CACHES_A_GPU_GB:
@@ -171,26 +139,18 @@ def sweep(systems: Sequence[str], change: Change, count: int) -> None:
                     report("figure 11", system=system, **throughput(found))
 
 
-def over(found: Outcome, silod: Outcome) -> dict[str, float]:
-    """Return how many times as long as with SiloD it takes."""
-    return {
-        "jct_over_silod": found.mean_jct_s() / silod.mean_jct_s(),
-        "makespan_over_silod": found.makespan_s() / silod.makespan_s(),
-    }
-
-
 def cluster(
     systems: Sequence[str], orders: Sequence[str], change: Change, count: int, load: float
 ) -> None:
     """Report a line an order and system."""
     jobs: list[Job] = synthetic_trace(count, 400, load)
-    total = change.of(Resources(400, 400 * CACHES_A_GPU_GB[0] * GB, 4e9))
+    total = change.of(CLUSTER)
     for order in orders:
         silod: Outcome | None = None
         for system in systems:
             begin = time.perf_counter()
             policy = policy_of(order, system)
-            found = simulate(jobs, policy, total, beat_s=CLUSTER_BEAT_S[order])
+            found = simulate(jobs, policy, total, beat_s=CLUSTER_BEAT_S)
             silod = found if system == "silod" else silod
             report(
                 "400 GPUs",
@@ -221,7 +181,9 @@ def main() -> None:
     parser.add_argument("--orders", default=",".join(ORDERS), help="of `cluster`")
     parser.add_argument("--remote-io", metavar="RATE", help="in the place of each set-up's own")
     parser.add_argument("--cache", metavar="SIZE", help="in the place of each set-up's own")
-    parser.add_argument("--jobs", type=int, help="of `sweep` (400) and `cluster` (8,000)")
+    parser.add_argument(
+        "--jobs", type=int, help="of `sweep` (400), `cluster` (8,000) and its figures (2,000)"
+    )
     parser.add_argument("--load", type=float, default=1.0, help="of `cluster`")
     options = parser.parse_args()
     questions = _named(options.only, QUESTIONS, parser)
@@ -239,6 +201,15 @@ def main() -> None:
         sweep(compared, change, options.jobs or SWEEP_JOBS)
     if "cluster" in questions:
         cluster(systems, orders, change, options.jobs or CLUSTER_JOBS, options.load)
+    count = options.jobs or FIGURE_JOBS
+    if "figure13" in questions:
+        silod_figures.figure_13(change, count, options.load)
+    if "figure14" in questions:
+        silod_figures.figure_14(change, count, options.load)
+    if "figure15" in questions:
+        silod_figures.figure_15(change, count, options.load)
+    if "figure16" in questions:
+        silod_figures.figure_16()
 
 
 if __name__ == "__main__":

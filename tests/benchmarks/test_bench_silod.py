@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from benchmarks.bench_silod import Change, table_6
+from benchmarks.bench_silod import table_6
+from benchmarks.silod_figures import WithoutIoControl, course
+from benchmarks.silod_runs import Change
+from dieselfs.allocation.jobs import Job, JobState, Resources
+from dieselfs.allocation.policies.naming import policy_of
+from dieselfs.allocation.simulation.simulator import simulate
+from dieselfs.allocation.simulation.trace import GB
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -33,3 +39,20 @@ def test_another_set_up_has_no_figures_of_the_paper(capsys: pytest.CaptureFixtur
     table = lines(capsys)[0]
     assert "paper" not in table
     assert table["makespan_min"] == pytest.approx(3452, rel=0.001)
+
+
+def test_without_io_control_each_job_gets_its_fair_share_of_what_it_needs() -> None:
+    jobs = [
+        JobState(Job(name, name, 100 * GB, speed), 100 * GB)
+        for name, speed in (("fast", 100e6), ("slow", 10e6))
+    ]
+    policy = WithoutIoControl(policy_of("max-min", "silod"))
+    found = policy.schedule(jobs, Resources(2, 0, 60e6))
+    assert found.io_bytes_per_s == pytest.approx({"fast": 50e6, "slow": 10e6})
+
+
+def test_the_course_of_fairness_is_averaged_by_parts() -> None:
+    jobs, total = [Job("one", "one", 100 * GB, 100e6, passes=5)], Resources(1, 0, 50e6)
+    found = course(simulate(jobs, policy_of("max-min", "silod"), total, beat_s=100))
+    assert found["median"] == pytest.approx([1.0] * 100)
+    assert found["days"] == sorted(found["days"])
