@@ -72,8 +72,9 @@ def figure_13(change: Change, count: int, load: float) -> None:
 
 def course(found: Outcome) -> dict[str, list[float]]:
     """Return the fairness over time, averaged by parts, for a plot."""
-    parts = np.array_split(np.array([beat.fairness for beat in found.beats]), 100)
-    times = np.array_split(np.array([beat.at_s / 86400 for beat in found.beats]), 100)
+    beats = [(beat.fairness, beat.at_s / 86400) for beat in found.beats if beat.fairness]
+    parts = np.array_split(np.array([fairness for fairness, _ in beats]), 100)
+    times = np.array_split(np.array([days for _, days in beats]), 100)
     means = [part.mean(axis=0) for part in parts if len(part)]
     return {
         "days": [round(float(part[0]), 2) for part in times if len(part)],

@@ -37,16 +37,14 @@ class Change:
 
 def throughput(found: Outcome) -> dict[str, list[int]]:
     """Return rates over time, with few enough points for a plot."""
-    step = max(1, len(found.beats) // _FIGURE_POINTS)
-    beats = [found.beats[at : at + step] for at in range(0, len(found.beats), step)]
-    return {
-        "minutes": [round(part[0].at_s / 60) for part in beats],
-        "mb_per_s": [round(sum(b.rate for b in part) / len(part) / 1e6) for part in beats],
-        "ideal_mb_per_s": [
-            round(sum(b.ideal_rate for b in part) / len(part) / 1e6) for part in beats
-        ],
-        "io_mb_per_s": [round(sum(b.io_rate for b in part) / len(part) / 1e6) for part in beats],
+    at_s, rates = found.course("rate", _FIGURE_POINTS)
+    of = {
+        "mb_per_s": rates,
+        "ideal_mb_per_s": found.course("ideal_rate", _FIGURE_POINTS)[1],
+        "io_mb_per_s": found.course("io_rate", _FIGURE_POINTS)[1],
     }
+    minutes = {"minutes": [round(seconds / 60) for seconds in at_s]}
+    return minutes | {name: [round(value / 1e6) for value in of[name]] for name in of}
 
 
 def figures(found: Outcome) -> dict[str, object]:

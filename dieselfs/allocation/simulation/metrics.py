@@ -11,6 +11,10 @@ from dieselfs.allocation.jobs import Job, Resources
 from dieselfs.allocation.simulation.events import Event, Kind
 from dieselfs.allocation.simulation.readers import Floats
 
+Fairness = tuple[float, float, float]
+"""The rate of a job over its rate with equal shares of everything (equation 8): the minimum, the
+tenth percentile and the median over all jobs that have not ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -29,9 +33,8 @@ class Beat:
     """Bytes in the cache, of datasets with a job."""
     effective_bytes: float
     """Those that the running jobs hit, or most of them where they share a dataset."""
-    fairness: tuple[float, float, float]
-    """The rate of a job over its rate with equal shares of everything (equation 8): the minimum,
-    the tenth percentile and the median over all jobs that have not ended."""
+    fairness: Fairness | None
+    """None if all jobs end in this beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,22 @@ class Outcome:
     def mean_io_rate(self) -> float:
         return self._over_time("io_rate") / sum(beat.length_s for beat in self.beats)
 
-    def fairness(self) -> tuple[float, float, float]:
-        """Return the fairness of `Beat`, averaged over time: minimum, 10 %, median."""
-        lengths = np.array([beat.length_s for beat in self.beats])
-        least, tenth, median = np.average(
-            np.array([beat.fairness for beat in self.beats]), axis=0, weights=lengths
-        )
+    def fairness(self) -> Fairness:
+        """Return the fairness averaged over time."""
+        found = [(beat.fairness, beat.length_s) for beat in self.beats if beat.fairness]
+        if not found:
+            return 1.0, 1.0, 1.0
+        ratios, lengths = zip(*found, strict=True)
+        least, tenth, median = np.average(np.array(ratios), axis=0, weights=np.array(lengths))
         return float(least), float(tenth), float(median)
+
+    def course(self, name: str, points: int) -> tuple[list[float], list[float]]:
+        """Return times in seconds, and the mean of a field of `Beat` from each to the next one."""
+        step = -(-len(self.beats) // points)
+        starts = range(0, len(self.beats), step)
+        parts = [self.beats[at : at + step] for at in starts]
+        means = [sum(getattr(beat, name) for beat in part) / len(part) for part in parts]
+        return [part[0].at_s for part in parts], means
 
     def _over_time(self, name: str) -> float:
         return float(sum(getattr(beat, name) * beat.length_s for beat in self.beats))

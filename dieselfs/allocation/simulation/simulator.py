@@ -17,7 +17,7 @@ from dieselfs.allocation.simulation.events import Event, Kind
 from dieselfs.allocation.simulation.fluid import FluidReaders, UniformCaches
 from dieselfs.allocation.simulation.items import ItemReaders
 from dieselfs.allocation.simulation.lru_pool import LruPool
-from dieselfs.allocation.simulation.metrics import Beat, Outcome, equal_rates
+from dieselfs.allocation.simulation.metrics import Beat, Fairness, Outcome, equal_rates
 from dieselfs.allocation.simulation.readers import Grant, JobColumns, Numbers, Progress, Readers
 from dieselfs.errors import UsageError
 
@@ -45,10 +45,18 @@ def simulate(
     """Run `jobs` from the first submission until all have ended.
 
     `seed` draws the orders of single items and what is evicted; the fluid engine draws nothing. A
-    job that gets nothing for ever is a `UsageError`.
+    job that gets nothing for ever, or is not regular, is a `UsageError`.
     """
     if len({job.name for job in jobs}) < len(jobs):
         raise UsageError("two jobs of the trace have the same name")
+    for job in jobs:
+        if not job.regular:
+            raise UsageError(
+                f"job {job.name!r} is not regular, so the simulator does not know what it reads",
+                "leave it out; for one that draws with replacement set repeats_items and regular",
+            )
+        if job.gpus > total.gpus:
+            raise UsageError(f"job {job.name!r} needs {job.gpus} GPUs of {total.gpus}")
     return _Simulation(jobs, policy, total, grain, beat_s, seed).run()
 
 
@@ -181,11 +189,11 @@ class _Simulation:
             )
         )
 
-    def _fairness(self, jobs: Numbers, done: Progress) -> tuple[float, float, float]:
+    def _fairness(self, jobs: Numbers, done: Progress) -> Fairness | None:
         ended = {event.job for event in done.events if event.kind is Kind.END}
         active = np.array([number for number in self._active if number not in ended], np.int64)
         if not len(active):
-            return 0.0, 0.0, 0.0
+            return None
         rates = np.zeros(len(self._jobs))
         rates[jobs] = done.read_bytes / self._beat_s
         equal = equal_rates(
