@@ -192,14 +192,15 @@ class ItemReaders:
             reader.effective[item] = 1
 
     def _effective_bytes(self, reader: _Reader) -> float:
-        """Return the effective bytes; in an LRU pool they change as the epoch goes on.
+        """Return the effective bytes, scaled to the dataset by what is unread if that differs.
 
-        With uniform caching as many of them are read as unread, so all are counted.
+        A job alone with its quota has read as many of them as others, so they are counted. What an
+        LRU pool or other jobs have cached is hit the more often the later it is read.
         """
         held = len(self._held[reader.dataset])
         if reader.job.repeats_items:
             return held * reader.item_bytes
-        if self._lru_bytes is None:
+        if self._lru_bytes is None and len(self._started[reader.dataset]) == 1:
             return reader.effective_count * reader.item_bytes
         return reader.unread_held / max(1, len(reader.order)) * reader.job.dataset_bytes
 
