@@ -153,7 +153,7 @@ def cluster(
         for system in systems:
             begin = time.perf_counter()
             policy = policy_of(order, system)
-            found = simulate(jobs, policy, total, beat_s=CLUSTER_BEAT_S)
+            found = simulate(jobs, policy, total, beat_s=CLUSTER_BEAT_S[order])
             silod = found if system == "silod" else silod
             report(
                 "400 GPUs",
