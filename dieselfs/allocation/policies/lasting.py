@@ -4,10 +4,12 @@ Algorithm 2 as printed ranks datasets by f*/d alone. It gives cache to jobs that
 read a byte twice, and takes effective cache from running jobs for one that is a little more
 efficient, which then needs an epoch until it hits. This rule counts the hits of a byte instead:
 
-- A byte that is admitted from now on is a hit in all reads that are left but the first.
-- A byte that is held stays, unless another job gains more than its own lose. Moved from A to B it
-  gives B the hits until A would have ended, when B could have had it anyway. A loses its hits until
-  B ends, and one more until the byte is back.
+- A byte that is admitted from now on is never a hit if its dataset is read only once more. Free
+  cache goes by efficiency to the datasets that are read again.
+- A byte that is held stays, unless it pays to move it from A to B. While both run, it gives B more
+  hits than A: (e_B - e_A) T, with the efficiencies e and the time T until the first of the two
+  ends. B's first read of it is a miss, and so is A's when it has the byte back, if it outlives B.
+  So the gain must be more than 1 or 2 reads.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class LastingCache:
         """Keep what is held, fill what is free, then move what pays; nothing is left idle."""
         demands = demands_of(running)
         shares = _Shares(demands, total.cache_bytes)
-        ranked = sorted(demands.values(), key=lambda demand: (-_rank_if_new(demand), demand.name))
+        ranked = by_efficiency(demands.values())
         lasting = [demand for demand in ranked if demand.hits_if_new > 0]
         for demand in lasting:
             shares.fill(demand)
@@ -35,16 +37,9 @@ class LastingCache:
         idle = demands_of(state for state in waiting if state.job.dataset not in demands)
         for demand in by_efficiency(idle.values()):
             shares.fill(demand, demand.held_bytes)
-        for demand in by_efficiency(demands.values()):
+        for demand in ranked:
             shares.fill(demand)
         return shares.quotas()
-
-
-def _rank_if_new(demand: DatasetDemand) -> float:
-    """Return the hits a second of a byte that is admitted now, averaged over the time left."""
-    if demand.reads_left <= 0:
-        return 0.0
-    return demand.efficiency * demand.hits_if_new / demand.reads_left
 
 
 class _Shares:
@@ -53,7 +48,9 @@ class _Shares:
     def __init__(self, demands: Mapping[str, DatasetDemand], cache_bytes: int) -> None:
         self._bytes: dict[str, float] = {}
         self._free = float(cache_bytes)
-        held = (demand for demand in demands.values() if demand.held_bytes > 0)
+        held = (
+            demand for demand in demands.values() if demand.hits_if_held * demand.held_bytes > 0
+        )
         self._held = sorted(held, key=lambda demand: (demand.hits_a_second_if_held, demand.name))
         """The least worth first."""
         for demand in reversed(self._held):
@@ -74,7 +71,7 @@ class _Shares:
                 wanted = taker.dataset_bytes - self._bytes[taker.name]
                 if wanted <= 0 or owner.hits_a_second_if_held >= taker.efficiency:
                     break
-                if _gain(taker, owner) > _loss(taker, owner):
+                if _pays(taker, owner):
                     taken = min(wanted, self._bytes[owner.name])
                     self._bytes[owner.name] -= taken
                     self._bytes[taker.name] += taken
@@ -83,11 +80,8 @@ class _Shares:
         return {name: int(share) for name, share in self._bytes.items()}
 
 
-def _gain(taker: DatasetDemand, owner: DatasetDemand) -> float:
-    """Return the hits of a byte moved now that it would not have if it came when the owner ends."""
-    return min(taker.hits_if_new, taker.efficiency * owner.left_s)
-
-
-def _loss(taker: DatasetDemand, owner: DatasetDemand) -> float:
-    """Return the hits of a held byte that its owner loses, if it is back after the taker's end."""
-    return min(owner.hits_if_held, owner.hits_a_second_if_held * taker.left_s + 1.0)
+def _pays(taker: DatasetDemand, owner: DatasetDemand) -> bool:
+    """Return True if a held byte gives the taker enough more hits than its present owner."""
+    both_s = min(taker.left_s, owner.left_s)
+    misses = 1.0 if owner.left_s <= taker.left_s else 2.0
+    return (taker.efficiency - owner.hits_a_second_if_held) * both_s > misses

@@ -27,11 +27,12 @@ def test_a_job_that_never_reads_twice_gets_what_is_left() -> None:
 
 def test_effective_cache_stays_if_the_newcomer_gains_too_little() -> None:
     old = running(job("old", 100, 100), left_passes=5, effective_gb=100)
-    assert quotas(old, running(job("new", 100, 120, passes=3))) == {"old": 100, "new": 0}
-    assert quotas(old, running(job("new", 100, 400, passes=20))) == {"old": 0, "new": 100}
-    # Its owner ends soon: what the newcomer gains until then is less than what is lost.
-    ending = running(job("old", 100, 100), left_passes=0.5, effective_gb=100)
-    assert quotas(ending, running(job("new", 100, 120, passes=1.4))) == {"old": 100, "new": 0}
+    # 1.2 · 5 - 5 hits more while both run: B's first read of the byte is a miss, so nothing is won.
+    assert quotas(old, running(job("new", 100, 119, passes=20))) == {"old": 100, "new": 0}
+    assert quotas(old, running(job("new", 100, 121, passes=20))) == {"old": 0, "new": 100}
+    # The newcomer ends first, after 2 passes of the old job, which must read all again then.
+    assert quotas(old, running(job("new", 100, 190, passes=3.8))) == {"old": 100, "new": 0}
+    assert quotas(old, running(job("new", 100, 210, passes=4.2))) == {"old": 0, "new": 100}
 
 
 def test_cache_that_is_not_effective_yet_in_a_last_epoch_is_free() -> None:
