@@ -2,8 +2,12 @@
 
 Each job has a mount and a reader process of its own. All jobs read epoch by epoch, side by side,
 and each epoch in another chunk-wise shuffled order, which the mount is told. Node memory has room
-for the window of a plan alone, and mounts with a plan drop the pages that were read, so each epoch
-comes from what is below node memory.
+for the window of a plan alone, and the page cache is dropped before each epoch, off the clock. So
+each epoch comes from what is below node memory.
+
+The mounts prefill nothing. A kernel that reclaims idle memory by itself drops prefilled pages
+before they are read; their chunks are then fetched again (`lost_chunks` in `stats.json`), which
+would be counted here as if a cache had missed them.
 """
 
 from __future__ import annotations
@@ -112,7 +116,7 @@ def mounted(folder: Path, job: Job, *options: str) -> Iterator[Path]:
     """Mount a job's dataset."""
     root = folder / f"mnt-{job.name}"
     root.mkdir(exist_ok=True)
-    own = ("--task", f"{folder.name}-{job.name}", "--memory", str(_MEMORY_BYTES))
+    own = ("--task", f"{folder.name}-{job.name}", "--memory", str(_MEMORY_BYTES), "--prefill", "0")
     slow_dlcmd(folder, "mount", "-q", "--no-index", *own, *options, job.dataset, root)
     try:
         yield root
@@ -164,6 +168,8 @@ class RunningJobs:
 
     def read(self, epoch: int) -> Epoch:
         """Have all jobs read an epoch side by side; return when all have ended it."""
+        os.sync()
+        Path("/proc/sys/vm/drop_caches").write_text("1")
         before = state_of(self._folder).bytes
         seconds = together([partial(reader.read, epoch) for reader in self._readers])
         return Epoch(state_of(self._folder).bytes - before, max(seconds))
