@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -33,6 +32,8 @@ LONG_FAILURE_S: Final = 1.0
 _READAHEAD_BYTES: Final = 16 << 10
 """The kernel's readahead in a blob behind EROFS: `fuse.mounts.readahead.NARROW_KIB`."""
 _MISSED_CHUNKS: Final = 256
+_MISSED_S: Final = 30.0
+"""Two misses of a chunk within this time are of its reader, and no readahead in each epoch."""
 
 
 class CachedSource(ChunkSource, Protocol):
@@ -103,13 +104,15 @@ class FileReader:
         pending: PendingReads,
         is_prefetching: Callable[[], bool] = lambda: False,
         path_of: PathOf = lambda file: None,
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`path_of` is used for messages alone."""
         self._source, self._pending = source, pending
         self.failures = ReadFailures(path_of)
-        self._is_prefetching = is_prefetching
-        self._missed_once: deque[ChunkId] = deque(maxlen=_MISSED_CHUNKS)
-        """Chunks of which one READ missed while a plan was prefetched."""
+        self._is_prefetching, self._now = is_prefetching, now
+        self._missed_at: dict[ChunkId, float] = {}
+        """When READs of chunks missed last, while a plan was prefetched; the oldest first."""
         self._lock = threading.Lock()
         self._bytes_read = self._thread_reads = self._past_end = self._refused = 0
         self._failed: dict[FileExtent, tuple[float, Unavailable]] = {}
@@ -242,11 +245,13 @@ class FileReader:
         """
         if not is_whole(chunk) or not self._is_prefetching():
             return True
+        now = self._now()
         with self._lock:
-            if chunk.id in self._missed_once:
-                return True
-            self._missed_once.append(chunk.id)
-            return False
+            missed_at = self._missed_at.pop(chunk.id, float("-inf"))
+            self._missed_at[chunk.id] = now
+            if len(self._missed_at) > _MISSED_CHUNKS:
+                del self._missed_at[next(iter(self._missed_at))]
+        return now - missed_at < _MISSED_S
 
     def _count(self, file: FileExtent, data: Part, length: int) -> None:
         _require_all(file, data, length)

@@ -209,6 +209,18 @@ def test_while_a_plan_is_followed_the_second_miss_loads_a_chunk(pending: Pending
     assert source.aside == [(0, 8)]
 
 
+def test_a_miss_in_each_epoch_loads_no_chunk(pending: PendingReads) -> None:
+    """The kernel reads ahead beyond the end of the chunk before, once an epoch."""
+    replies, now = SimpleQueue[Any](), 0.0
+    source = Source(False)
+    reader = FileReader(source, pending, lambda: True, now=lambda: now)
+    for _ in range(3):
+        run(reader.answer([FileRange(FILE, 0, 8)], replies.put))
+        assert late(replies) == CONTENT[:8]
+        now += 60.0
+    assert source.aside == [(0, 8)] * 3
+
+
 def test_a_large_read_loads_its_chunks_at_once(pending: PendingReads) -> None:
     """One fetch of a chunk is cheaper than one of each of its files."""
     replies = SimpleQueue[Any]()
