@@ -70,3 +70,11 @@ def test_without_cache_or_without_io() -> None:
     assert score(state, Resources(1, 0, 50 * MB)) == pytest.approx(2000 * 2)
     assert score(state, Resources(1, 100 * GB, 0.0)) == pytest.approx(1000 * 2)
     assert score(state, Resources(1, 99 * GB, 0.0)) == math.inf
+
+
+def test_the_best_may_be_just_enough_cache_for_the_ideal_rate() -> None:
+    # f = 1.2 B and d = 2 C: x = 1 - B/f = 1/6 costs 1 + 1 + 1/3 over 1.2 B; no cache 2 over B.
+    state = waiting(job("a", 200, 120, passes=1))
+    total = Resources(1, 100 * GB, 100 * MB)
+    assert score(state, total) == pytest.approx(200e9 / 120e6 * (2 + 1 / 3))
+    assert score(state, total) == pytest.approx(searched(state, total), rel=0.01)
