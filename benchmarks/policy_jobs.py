@@ -7,7 +7,8 @@ each epoch comes from what is below node memory.
 
 The mounts prefill nothing. A kernel that reclaims idle memory by itself drops prefilled pages
 before they are read; their chunks are then fetched again (`lost_chunks` in `stats.json`), which
-would be counted here as if a cache had missed them.
+would be counted here as if a cache had missed them. Their front is FUSE: EROFS without prefill
+reads ahead beyond a chunk's end, and costs a slow store a seek a chunk.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ def mounted(folder: Path, job: Job, *options: str) -> Iterator[Path]:
     """Mount a job's dataset."""
     root = folder / f"mnt-{job.name}"
     root.mkdir(exist_ok=True)
-    own = ("--task", f"{folder.name}-{job.name}", "--memory", str(_MEMORY_BYTES), "--prefill", "0")
+    own = [
+        *("--task", f"{folder.name}-{job.name}", "--memory", str(_MEMORY_BYTES)),
+        *("--prefill", "0", "--front", "fuse"),
+    ]
     slow_dlcmd(folder, "mount", "-q", "--no-index", *own, *options, job.dataset, root)
     try:
         yield root

@@ -222,14 +222,18 @@ def _compare(index: KeyValueStore, maps: Sequence[MapPart], holes: Holes) -> _Ch
 def _next_state(before: DatasetState, commit: Commit, change: _Change) -> DatasetState:
     if before.generation == commit.generation:  # another application put this before any entry
         return before
-    return DatasetState(
-        commit.generation,
-        commit.time_ns,
+    totals = (
         before.files + change.files,
         before.bytes + change.bytes,
         before.directories + change.directories,
         before.chunks + len(commit.added) - len(commit.retired),
     )
+    if min(totals) < 0:
+        raise RecordsLost(
+            f"the index's totals of generation {before.generation} do not add up: rebuild it with "
+            "`dlcmd recover`"
+        )
+    return DatasetState(commit.generation, commit.time_ns, *totals)
 
 
 def _chunk_records(

@@ -15,10 +15,18 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from metadata import keys
 from metadata.dataset_state import mark_rebuilding
-from metadata.errors import DatasetNotFound, IndexBehind, PathConflict, PathNotFound, RecordCorrupt
+from metadata.errors import (
+    DatasetNotFound,
+    IndexBehind,
+    PathConflict,
+    PathNotFound,
+    RecordCorrupt,
+    RecordsLost,
+)
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
+from metadata.records import DatasetState
 from tests.metadata.commit_histories import (
     DATASET,
     History,
@@ -266,4 +274,15 @@ def test_totals_that_are_lost_are_not_counted_on(index: MemoryStore) -> None:
     index.remove([MapFields(keys.state_of(DATASET.id), [keys.TOTALS])])
     tale = history([*TALE.entries[1:], [[put(b"new")]]])
     with pytest.raises(RecordCorrupt, match="dlcmd recover"):
+        tale.apply_one(index, 3)
+
+
+def test_totals_that_do_not_add_up_are_not_counted_on(index: MemoryStore) -> None:
+    """A commit that replaces more than they count: they are of an index that was put right."""
+    key = keys.state_of(DATASET.id)
+    index.remove([MapFields(key, [keys.TOTALS])])
+    few = DatasetState(3, 0, files=0, bytes=0, directories=5, chunks=5)
+    index.put([[MapUpdate(key, [keys.TOTALS], [few.encode(key, keys.TOTALS)])]])
+    tale = history([*TALE.entries[1:], [[delete(b"readme", 2)]]])
+    with pytest.raises(RecordsLost, match="dlcmd recover"):
         tale.apply_one(index, 3)
