@@ -48,9 +48,7 @@ class _Shares:
     def __init__(self, demands: Mapping[str, DatasetDemand], cache_bytes: int) -> None:
         self._bytes: dict[str, float] = {}
         self._free = float(cache_bytes)
-        held = (
-            demand for demand in demands.values() if demand.hits_if_held * demand.held_bytes > 0
-        )
+        held = (demand for demand in demands.values() if demand.held_bytes > 0)
         self._held = sorted(held, key=lambda demand: (demand.hits_a_second_if_held, demand.name))
         """The least worth first."""
         for demand in reversed(self._held):

@@ -35,9 +35,13 @@ def test_effective_cache_stays_if_the_newcomer_gains_too_little() -> None:
     assert quotas(old, running(job("new", 100, 210, passes=4.2))) == {"old": 0, "new": 100}
 
 
-def test_cache_that_is_not_effective_yet_in_a_last_epoch_is_free() -> None:
-    last = running(job("last", 100, 400, passes=1), left_passes=0.4, held_gb=60)
-    assert quotas(last, running(job("new", 100, 100, passes=3))) == {"last": 0, "new": 100}
+def test_what_is_not_effective_in_a_last_epoch_gives_no_hits_to_lose() -> None:
+    last, new = job("last", 100, 30, passes=1), running(job("new", 100, 100, passes=3))
+    # 1.33 reads of the new job while both run, against 0.4 hits that are lost, or none.
+    effective = running(last, left_passes=0.4, effective_gb=60)
+    assert quotas(effective, new) == {"last": 60, "new": 40}
+    read_already = running(last, left_passes=0.4, held_gb=60)
+    assert quotas(read_already, new) == {"last": 0, "new": 100}
 
 
 def test_two_jobs_that_read_a_dataset_once_each_hit_once() -> None:
