@@ -267,8 +267,9 @@ FORKER = Forker(*_IMPORTED_FIRST)
 
 def can_fork(args: Sequence[str]) -> bool:
     """Return True if a command is one of the programs that can be forked."""
-    known = args[1] == "-c" or " ".join(args[1 : _words(args)]) in _MAIN
-    return args[0] == sys.executable and known
+    if len(args) < 2 or args[0] != sys.executable:
+        return False
+    return args[1] == "-c" or " ".join(args[1 : _words(args)]) in _MAIN
 
 
 def _words(args: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from dieselfs.errors import UsageError
         "dlcmd alloc plan jobs.csv --system quiver --cache 2TiB --remote-io 200MB/s --json",
     ],
 )
-@click.argument("table", metavar="JOBS.csv")
+@click.argument("table", type=click.Path(path_type=Path), metavar="JOBS.csv")
 @click.option(
     "--policy",
     metavar="NAME",
@@ -44,7 +44,7 @@ from dieselfs.errors import UsageError
 @click.option("--explain", is_flag=True, help="Say of each job what limits it, and why.")
 def plan_command(
     context: CommandContext,
-    table: str,
+    table: Path,
     policy: str,
     system: str | None,
     cache: int | None,
@@ -76,7 +76,7 @@ def plan_command(
     io = byte_rate("--remote-io", remote_io)
     if not 0 <= io < math.inf:
         raise UsageError(f"--remote-io of {remote_io}", "write for instance 200MB/s")
-    jobs = read_job_table(Path(table))
+    jobs = read_job_table(table)
     total = Resources(gpus or sum(job.gpus for job in jobs), cache, io)
     found = explained(make_plan(jobs, chosen, total))
     print_plan(context.output, found, total, in_words=explain)

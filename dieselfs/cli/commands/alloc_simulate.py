@@ -21,7 +21,7 @@ from dieselfs.errors import UsageError
         "dlcmd alloc simulate trace.csv --cache 2TiB --remote-io 200MB/s --grain items --json",
     ],
 )
-@click.argument("trace", metavar="TRACE.csv")
+@click.argument("trace", type=click.Path(path_type=Path), metavar="TRACE.csv")
 @click.option(
     "--system",
     metavar="NAME",
@@ -53,7 +53,7 @@ from dieselfs.errors import UsageError
 @click.option("--plot", metavar="FILE.svg", help="Draw rates and cache over time.")
 def simulate_command(
     context: CommandContext,
-    trace: str,
+    trace: Path,
     system: str,
     order: str,
     cache: int | None,
@@ -84,7 +84,7 @@ def simulate_command(
     io = byte_rate("--remote-io", remote_io)
     if not 0 < io < math.inf:
         raise UsageError(f"--remote-io of {remote_io}", "write for instance 200MB/s")
-    jobs = read_job_table(Path(trace))
+    jobs = read_job_table(trace)
     total = Resources(gpus or sum(job.gpus for job in jobs), cache, io)
     found = simulate(jobs, policy, total, grain=Grain(grain), seed=seed)
     if plot is not None:
