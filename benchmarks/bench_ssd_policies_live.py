@@ -16,6 +16,9 @@ has room for half, and a fixed half keeps 0.5: 0.85 / 0.5 = 1.7 times fewer byte
 
     python -m benchmarks.bench_ssd_policies_live [--only different,shared] [--chunks 150]
 
+Ranks of regions are computed every 10 s. With 150 chunks that is half an epoch, which costs jobs
+that share a dataset most; with 400 chunks an epoch takes a minute.
+
 As root. Through cache nodes: `bench_ssd_policies_cluster`.
 """
 
