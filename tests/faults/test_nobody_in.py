@@ -143,7 +143,7 @@ def open_to_others(path: Path, home: Path, found: os.stat_result) -> bool:
     "a Redis with a password, named in the environment; the mount is looked at from all sides",
     promise="the password is in no argument, log, document or core file",
     bound_s=60,
-    check="dieselfs.cli.command_context:prevent_core_dumps=none",
+    check="dieselfs.cache.ports.core_dumps:prevent_core_dumps=none",
 )
 def test_no_secret_is_seen(
     source: Path,
