@@ -1,4 +1,4 @@
-"""What do jobs gain when cache and remote IO are allocated to them (SiloD, EuroSys '23)?
+"""How much do jobs gain if cache and remote IO are allocated to them (SiloD, EuroSys '23)?
 
 The simulator (`dieselfs/allocation/simulation`) runs SiloD's policy and three baselines: Alluxio
 (one LRU pool), CoorDL (a static cache a GPU) and Quiver (whole datasets). The paper's figures are

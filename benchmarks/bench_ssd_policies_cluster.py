@@ -149,7 +149,7 @@ def rates(counted: Mapping[str, int]) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Run:
-    """What was measured of one system."""
+    """The measurement of one system."""
 
     epochs: Sequence[Epoch]
     looks: Sequence[Looks]

@@ -31,7 +31,7 @@ from benchmarks.shared_disk import SharedDisk, state_of
 from dieselfs.cache.node.task_folder import VARIABLE
 
 SEEK_S, BYTES_PER_S = 0.090, 400e6
-"""What a chunk costs the disk: 90 ms, and 10 ms of reading."""
+"""A chunk costs the disk 90 ms, and 10 ms of reading."""
 EPOCHS = 3
 BAR = 1.3
 """LRU reads so many times as many bytes of the store as *next-use*, over epochs 2 and 3."""

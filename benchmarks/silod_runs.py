@@ -1,4 +1,4 @@
-"""What the questions of `bench_silod` share: changed set-ups, and the figures of an outcome."""
+"""The parts that questions of `bench_silod` share: changed set-ups, the figures of an outcome."""
 
 from __future__ import annotations
 

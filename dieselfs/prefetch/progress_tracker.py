@@ -57,7 +57,7 @@ class ProgressTracker(Protocol):
     def lost(self) -> Sequence[int]:
         """Return the released chunks that node memory must have again, since the last call.
 
-        They are read by files whose copies outside of node memory are gone.
+        The copies of their files outside of node memory are gone.
         """
         return ()
 

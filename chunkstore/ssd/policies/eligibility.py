@@ -18,7 +18,7 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9*?][A-Za-z0-9._*?-]*")
 """A pattern that some dataset's name can match: see `object_keys.check_dataset_name`."""
 
 SPELLING: Final = "names of datasets with * and ?, such as 'imagenet*,!*-val'; ! leaves out"
-"""What a list of patterns looks like, for people."""
+"""An example of a list of patterns, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
