@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import click
 
-from dieselfs.cli.command import command, size_option
+from dieselfs.cli.arguments.cluster_resources import cluster_options, resources_of
+from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.errors import UsageError
 
 
 @command(
@@ -33,14 +32,7 @@ from dieselfs.errors import UsageError
     metavar="NAME",
     help="Whose cache: silod, algorithm-2, quiver, coordl or alluxio (default: silod).",
 )
-@size_option("--cache", help_text="The cache of the whole cluster.")
-@click.option("--remote-io", metavar="RATE", help="What the store gives to the whole cluster.")
-@click.option(
-    "--gpus",
-    type=click.IntRange(1),
-    metavar="N",
-    help="GPUs of the cluster (default: enough for all jobs).",
-)
+@cluster_options
 @click.option("--explain", is_flag=True, help="Say of each job what limits it, and why.")
 def plan_command(
     context: CommandContext,
@@ -63,20 +55,13 @@ def plan_command(
     other policies order the jobs, and give cache only for bytes that are read again.
     """
     from dieselfs.allocation.explanation import explain as explained
-    from dieselfs.allocation.job_table import byte_rate, read_job_table
-    from dieselfs.allocation.jobs import Resources
+    from dieselfs.allocation.job_table import read_job_table
     from dieselfs.allocation.plan import make_plan
     from dieselfs.allocation.policies.naming import named_policy
     from dieselfs.cli.rendering.allocation_plan import print_plan
 
-    if cache is None or remote_io is None:
-        missing = "--cache" if cache is None else "--remote-io"
-        raise UsageError(f"{missing} is not given", "say what is to be divided")
     chosen = named_policy(policy, system)
-    io = byte_rate("--remote-io", remote_io)
-    if not 0 <= io < math.inf:
-        raise UsageError(f"--remote-io of {remote_io}", "write for instance 200MB/s")
     jobs = read_job_table(table)
-    total = Resources(gpus or sum(job.gpus for job in jobs), cache, io)
+    total = resources_of(jobs, cache, remote_io, gpus)
     found = explained(make_plan(jobs, chosen, total))
     print_plan(context.output, found, total, in_words=explain)

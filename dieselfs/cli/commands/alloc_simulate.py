@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import click
 
-from dieselfs.cli.command import command, size_option
+from dieselfs.cli.arguments.cluster_resources import cluster_options, resources_of
+from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.errors import UsageError
 
@@ -32,14 +32,7 @@ from dieselfs.errors import UsageError
 @click.option(
     "--order", metavar="NAME", default="fifo", show_default=True, help="fifo, sjf or max-min."
 )
-@size_option("--cache", help_text="The cache of the whole cluster.")
-@click.option("--remote-io", metavar="RATE", help="What the store gives to the whole cluster.")
-@click.option(
-    "--gpus",
-    type=click.IntRange(1),
-    metavar="N",
-    help="GPUs of the cluster (default: enough for all jobs).",
-)
+@cluster_options
 @click.option(
     "--grain",
     type=click.Choice(["fluid", "items"]),
@@ -71,21 +64,16 @@ def simulate_command(
 
     Times are exact to a minute: within it the allocation stays as it is.
     """
-    from dieselfs.allocation.job_table import byte_rate, read_job_table
-    from dieselfs.allocation.jobs import Resources
+    from dieselfs.allocation.job_table import read_job_table
     from dieselfs.allocation.policies.naming import policy_of
     from dieselfs.allocation.simulation.simulator import Grain, simulate
     from dieselfs.cli.rendering.simulation_report import print_outcome, write_plot
 
-    if cache is None or remote_io is None:
-        missing = "--cache" if cache is None else "--remote-io"
-        raise UsageError(f"{missing} is not given", "say what is to be divided")
     policy = policy_of(order, system)
-    io = byte_rate("--remote-io", remote_io)
-    if not 0 < io < math.inf:
-        raise UsageError(f"--remote-io of {remote_io}", "write for instance 200MB/s")
     jobs = read_job_table(trace)
-    total = Resources(gpus or sum(job.gpus for job in jobs), cache, io)
+    total = resources_of(jobs, cache, remote_io, gpus)
+    if not total.io_bytes_per_s:
+        raise UsageError(f"--remote-io of {remote_io}", "write for instance 200MB/s")
     found = simulate(jobs, policy, total, grain=Grain(grain), seed=seed)
     if plot is not None:
         write_plot(Path(plot), found)
