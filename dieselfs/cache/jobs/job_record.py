@@ -7,7 +7,6 @@ nothing that is read there is trusted.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -17,6 +16,7 @@ from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.tags import Bucket
 from dieselfs.cache.jobs.job_name import MAX_JOB_BYTES
 from dieselfs.cache.jobs.published_order import MAX_KEYS, PublishedOrder
+from dieselfs.cache.jobs.record_reader import check_printable, decoded_json
 
 LEASE_S: Final = 30.0
 """The seconds after which a record that is not renewed is forgotten."""
@@ -88,7 +88,6 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(JobRecord)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def encoded(record: JobRecord) -> bytes:
@@ -100,13 +99,6 @@ def encoded(record: JobRecord) -> bytes:
 
 def decoded(content: bytes) -> JobRecord:
     """Return the record. Raises `ValueError` if it is damaged, foreign or of a later version."""
-    if len(content) > MAX_RECORD_BYTES:
-        raise ValueError("the record is too long")
-    try:
-        record = _decoder.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    for text in (record.job, record.host, record.dataset):
-        if _CONTROL.search(text) or not text.isprintable():
-            raise ValueError("the record has text that cannot be printed")
+    record = decoded_json(content, _decoder, MAX_RECORD_BYTES)
+    check_printable(record.job, record.host, record.dataset)
     return record

@@ -6,14 +6,12 @@ shared memory (`jobs_folder`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dieselfs.cache.jobs.job_record import JobRecord, decoded
 from dieselfs.cache.jobs.published_order import PublishedOrder
-
-log = logging.getLogger(__name__)
+from dieselfs.cache.jobs.record_reader import RecordReader
 
 
 class JobRegistry(Protocol):
@@ -47,12 +45,12 @@ class JobRegistry(Protocol):
         ...
 
 
-class RecordReader:
+class JobRecordReader:
     """Decodes what a registry holds; says once that it holds something else."""
 
     def __init__(self, shown: str) -> None:
         """`shown` names the registry in the log."""
-        self._shown, self._is_strange = shown, False
+        self._reader = RecordReader(shown, "job records")
 
     def decoded(self, contents: Iterable[bytes]) -> list[JobRecord]:
         """Return the records among `contents`, the latest of each reader.
@@ -60,20 +58,8 @@ class RecordReader:
         A reader has two for a while if the answer to a renewal was lost.
         """
         found: dict[str, JobRecord] = {}
-        skipped, reason = 0, ""
-        for content in contents:
-            try:
-                record = decoded(content)
-            except ValueError as error:
-                skipped, reason = skipped + 1, str(error)
-            else:
-                found[record.reader] = max(
-                    record, found.get(record.reader, record), key=lambda each: each.age_s
-                )
-        if skipped and not self._is_strange:
-            log.warning(
-                "%s has %d entries that are no job records of this release; they are skipped: %s",
-                *(self._shown, skipped, reason),
+        for record in self._reader.decoded(contents, decoded):
+            found[record.reader] = max(
+                record, found.get(record.reader, record), key=lambda each: each.age_s
             )
-        self._is_strange = skipped > 0
         return list(found.values())

@@ -14,9 +14,11 @@ from typing import Protocol
 from chunkstore.ssd.policies.jobs import JobSpecification
 from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.reader_tags import dataset_tags
+from dieselfs.cache.jobs.beats import CLOSE_S, Beat
 from dieselfs.cache.jobs.chunk_buckets import BUCKET_MAP_NAMES, BucketMapName, ChunkBuckets
-from dieselfs.cache.jobs.job_beats import BEAT_S, CLOSE_S, Beat, JobBeats
+from dieselfs.cache.jobs.job_beats import BEAT_S, JobBeats
 from dieselfs.cache.jobs.job_publisher import JobPublisher, ReaderIdentity
+from dieselfs.cache.jobs.job_registry import JobRegistry
 from dieselfs.cache.jobs.job_watcher import JobWatcher
 from dieselfs.cache.jobs.reading import Reading, ReadingView
 from dieselfs.cache.jobs.registries import job_registry
@@ -66,7 +68,7 @@ class ReaderJobs:
         self._use(buckets)
         self._view: ReadingView | None = None
         self._make_view: Callable[[], ReadingView] | None = None
-        self._parts: list[Beat] = [JobPublisher(self._identity, self._look)]
+        self._parts: list[Beat[JobRegistry]] = [JobPublisher(self._identity, self._look)]
         self._beats = JobBeats(partial(job_registry, index_url), self._parts, beat_s)
         if policies is not None:
             self.tell(policies)

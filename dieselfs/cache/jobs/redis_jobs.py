@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dieselfs.cache.jobs.job_record import LEASE_S, JobRecord, encoded
-from dieselfs.cache.jobs.job_registry import RecordReader
+from dieselfs.cache.jobs.job_registry import JobRecordReader
 from dieselfs.cache.jobs.published_order import PublishedOrder, decoded_order
 from dieselfs.errors import RegistryUnavailable
 from metadata.errors import IndexUnavailable
@@ -42,7 +42,7 @@ class RedisJobs:
         """The entry of each reader that this process publishes."""
         self._renewed: dict[str, float] = {}
         """When the order of a reader was renewed, by its id."""
-        self._reader = RecordReader(str(self))
+        self._reader = JobRecordReader(str(self))
 
     def __str__(self) -> str:
         return f"the job registry in {self._leases}"

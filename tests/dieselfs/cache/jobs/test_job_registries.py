@@ -216,8 +216,8 @@ def test_orders_that_nobody_names_are_deleted(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = JobsFolder(tmp_path)
     monkeypatch.setattr(jobs_folder_module, "MAX_RECORDS", 1)
+    registry = JobsFolder(tmp_path)
     registry.publish(made_record(), ORDER)
     with pytest.raises(RegistryUnavailable, match="full"):
         registry.publish(made_record(OTHER), ORDER)
