@@ -31,6 +31,7 @@ OWNERS = {
         "dieselfs/cache/membership/view_file",  # what one node's processes know of the others
         "dieselfs/cache/ports/member_record",  # a member, wherever it is stored or sent
         "dieselfs/cache/jobs/",  # what readers of jobs publish, checked by its types
+        "dieselfs/allocation/directory/",  # and so are decisions
     ],
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],

@@ -19,6 +19,11 @@ GROUND = {"errors", "config", "former_names"}
 ARROWS = {
     "advice": {},
     "allocation": {"cache.ssd": "sizes and rates are read as other commands read them"},
+    "allocation.directory": {
+        "allocation": "a declared job is told to policies",
+        "cache.jobs": "names of jobs; records of others are read with the same doubts",
+        "cache.node": "a node's directory is in shared memory, in files as job records are",
+    },
     "allocation.simulation": {
         "allocation": "jobs and what a policy gives them",
     },

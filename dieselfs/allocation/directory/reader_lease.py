@@ -1,0 +1,76 @@
+"""The reader lease: what one process that reads for a job says of itself, once a second.
+
+A reader is a mount, a client, the master of a task's clients, or a cache node. The job's other
+readers divide its remote IO by what they find there, and the allocator learns how fast the job is
+and what of its cache is effective. It is JSON, for people who look into a Redis.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dieselfs.allocation.directory.decisions import DatasetId, DatasetText, JobText, Rate, Size
+from dieselfs.allocation.jobs import MOST_BYTES_PER_S
+from dieselfs.cache.jobs.record_reader import check_printable, decoded_json
+
+LEASE_S: Final = 10.0
+"""The seconds after which a reader that is not heard of is forgotten; it is renewed every second.
+"""
+MAX_LEASE_BYTES: Final = 1900
+NO_LIMIT: Final = -1.0
+"""The rate allowed to a reader that has no limit."""
+
+_Count = Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
+    """What one reader has published."""
+
+    version: Literal[1] = msgspec.field(name="v", default=1)
+    reader: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+    """The reader's id: random, another one after a restart."""
+    job: JobText
+    """The job's name; empty if the reader was given none."""
+    host: Annotated[str, Meta(max_length=255)]
+    pid: _Count
+    dataset: DatasetText
+    dataset_id: DatasetId
+    dataset_bytes: Size
+    epoch: _Count = 0
+    allowed_bytes_per_s: Annotated[float, Meta(ge=NO_LIMIT, le=MOST_BYTES_PER_S)] = NO_LIMIT
+    """Its share of the job's remote IO."""
+    used_bytes_per_s: Rate = 0.0
+    """What it fetched of the store since its last beat."""
+    bound: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """The share of the time since its last beat in which somebody waited for the budget."""
+    held_bytes: Size = 0
+    """Bytes of the dataset in the caches that it sees."""
+    effective_bytes: Size = 0
+    """Those of them that it hits in its present epoch."""
+    speed_bytes_per_s: Rate = 0.0
+    """What its job read through it, from caches too; 0: not known."""
+    speed_is_bound: bool = False
+    """Whether the speed is only a lower bound of the ideal rate f*, since reads waited."""
+    age_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    """Seconds since it began to publish, by its own monotonic clock."""
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(ReaderLease)
+
+
+def encoded(lease: ReaderLease) -> bytes:
+    """Return the lease as JSON. Raises `ValueError` if it is out of bounds."""
+    found = _encoder.encode(lease)
+    decoded(found)
+    return found
+
+
+def decoded(content: bytes) -> ReaderLease:
+    """Return the lease. Raises `ValueError` if it is damaged, foreign or of a later version."""
+    lease = decoded_json(content, _decoder, MAX_LEASE_BYTES)
+    check_printable(lease.job, lease.host, lease.dataset)
+    return lease
