@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dieselfs.cache.node.block_eviction import EvictionPolicy, FarthestNextUse
+from dieselfs.cache.node.block_eviction import EvictionPolicy
+from dieselfs.cache.node.planned_eviction import FarthestNextUse
 
 PATIENCE_S: Final = 0.5
 """The time that members get to unmap an evicted block.
@@ -196,10 +197,10 @@ class CacheAccounting:
             for stored in self._cached.values():
                 plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
-    def progress(self, used: int) -> None:
-        """Note that the first `used` uses of the plan are over."""
+    def progress(self, used: int, by: Hashable = None) -> None:
+        """Note that the first `used` uses of a member's order are over."""
         if self._plan is not None:
-            self._plan.progress(used)
+            self._plan.progress(used, by)
 
     def regroup(self) -> None:
         """Note that the set of owned blocks has changed."""

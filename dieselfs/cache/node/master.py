@@ -20,17 +20,12 @@ from chunkstore.errors import Corrupt, NotFound
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
 from dieselfs.cache.node.agreed_budget import AgreedBudget
 from dieselfs.cache.node.background_fetching import Prefetching
-from dieselfs.cache.node.block_eviction import (
-    FarthestNextUse,
-    Owns,
-    PolicyName,
-    nothing_owned,
-    policy_of,
-)
+from dieselfs.cache.node.block_eviction import Owns, PolicyName, nothing_owned, policy_of
 from dieselfs.cache.node.block_source import BlockSource
 from dieselfs.cache.node.chunk_files import ChunkFiles, FileSystemFull
 from dieselfs.cache.node.known_damage import KnownDamage
 from dieselfs.cache.node.member_port import MemberPort
+from dieselfs.cache.node.planned_eviction import FarthestNextUse, KnownOrder, MergedOrders
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import CacheObserver, MemoryStatistics
@@ -116,8 +111,8 @@ class Master:
         self._in_flight: dict[str, _Flight] = {}
         self._damage = KnownDamage()
         self._storing = 0
-        self._planner: Hashable = None
-        """The member whose plan counts."""
+        self._orders: dict[Hashable, KnownOrder] = {}
+        """The uses that members expect."""
         self._observers: tuple[CacheObserver, ...] = ()
         self._has_evicted = False
         """True if observers were told of evictions, and not yet to unmap the blocks."""
@@ -240,17 +235,23 @@ class Master:
         self._release_evicted()
 
     def expect(self, names: Sequence[str], *, by: Hashable = None) -> None:
-        """See `MasterPort`. The plan of member `by` replaces any other member's plan."""
-        plan = FarthestNextUse(names, self._owns) if names else None
+        """See `MasterPort`. Orders of several members are merged by predicted time."""
+        order = KnownOrder(names)
         with self._lock:
-            self._planner = by
-            self._accounting.expect(plan)
+            if by is not None and by not in self._budget.asked:
+                return  # the member has ended
+            before = self._orders.pop(by, None)
+            if before is not None:
+                order.recent_uses = before.recent_uses
+            if names:
+                self._orders[by] = order
+            self._expect()
 
     def progress(self, used: int, *, by: Hashable = None) -> None:
-        """See `MasterPort`. A call for a plan that another one has replaced changes nothing."""
+        """See `MasterPort`. A call of a member that expects nothing changes nothing."""
         with self._lock:
-            if by is self._planner:
-                self._accounting.progress(used)
+            if by in self._orders:
+                self._accounting.progress(used, by)
 
     def set_budget(self, budget_bytes: int, *, by: Hashable = None) -> None:
         """See `MasterPort`.
@@ -332,13 +333,18 @@ class Master:
                 return
             del self._budget.asked[member]
             self._accounting.unmap_all(member)
-            if self._planner is member:
-                self._planner = None
-                self._accounting.expect(None)
+            if self._orders.pop(member, None) is not None:
+                self._expect()
             self._settle_budget()
         self._release_evicted()
 
     # The methods below are called with the lock held.
+
+    def _expect(self) -> None:
+        """Evict by the orders that members have told; without one by the policy again."""
+        orders = [*self._orders.values()]
+        uses = orders[0] if len(orders) == 1 else MergedOrders(self._orders)
+        self._accounting.expect(FarthestNextUse(uses, self._owns) if orders else None)
 
     def _check_open(self) -> None:
         if self._closed:

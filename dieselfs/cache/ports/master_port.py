@@ -92,7 +92,7 @@ class MasterPort(Protocol):
     def expect(self, names: Sequence[str]) -> None:
         """Expect the uses of these blocks, in order; a block may occur again.
 
-        They replace what was expected before; [] ends it.
+        They replace what this member expected before; [] ends it. What other members expect stays.
         """
         ...
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
-from dieselfs.cache.node.block_eviction import FarthestNextUse, PolicyName, policy_of
+from dieselfs.cache.node.block_eviction import PolicyName, policy_of
+from dieselfs.cache.node.planned_eviction import FarthestNextUse, KnownOrder
 
 
 class Clock:
@@ -162,7 +163,7 @@ def test_a_smaller_budget_is_shrunk_to() -> None:
 def test_a_plan_counts_while_there_is_one() -> None:
     accounting = ledger_of(3)
     load(accounting, "abc")
-    accounting.expect(FarthestNextUse("bcxa"))
+    accounting.expect(FarthestNextUse(KnownOrder("bcxa")))
     assert load(accounting, "x") == "a"
     accounting.progress(1)
     assert load(accounting, "a") == "b"
@@ -259,7 +260,7 @@ def test_the_books_are_right_and_the_budget_is_kept(
                 clock.now += data.draw(st.sampled_from([0.1, PATIENCE_S * 2]))
                 if data.draw(st.booleans()):
                     names = data.draw(st.text("abcdef", max_size=8))
-                    accounting.expect(FarthestNextUse(names) if names else None)
+                    accounting.expect(FarthestNextUse(KnownOrder(names)) if names else None)
                 else:
                     accounting.progress(data.draw(st.integers(0, 8)))
         assert accounting.taken_bytes == sum(file.takes for file in files) <= 20

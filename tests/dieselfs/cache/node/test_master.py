@@ -228,6 +228,32 @@ def test_the_plan_decides_while_there_is_one(folder: TaskFolder, made: Made) -> 
         of.fetch(block_of(4))
 
 
+def test_the_orders_of_all_members_count(folder: TaskFolder, made: Made) -> None:
+    of = made(budget_bytes=3000)
+    names = [block_of(number).name for number in range(6)]
+    for number in (0, 1, 2):
+        of.fetch(block_of(number))
+    one, two = of.member(), of.member()
+    one.expect([names[number] for number in (3, 0, 1, 2)])
+    two.expect([names[number] for number in (2, 4, 1, 0)])
+    of.fetch(block_of(3), ahead=True)  # 1 is used last: after two uses of each
+    assert content_in(folder, block_of(1)) is None
+    assert content_in(folder, block_of(2)) is not None
+    one.progress(4)  # what is left is of the other member's order
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(5), ahead=True)
+    of.fetch(block_of(4), ahead=True)  # 3 is not used again
+    assert content_in(folder, block_of(3)) is None
+    two.expect([])
+    one.expect([names[1]])
+    two.progress(1)  # it expects nothing
+    of.fetch(block_of(1), ahead=True)
+    one.close()
+    one.expect([names[5]])  # too late
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(5))
+
+
 def test_evicted_bytes_count_until_members_unmap(made: Made) -> None:
     of = made(budget_bytes=2000, policy="lru")
     member = of.member()
