@@ -6,7 +6,7 @@ leaves neither behind:
 - A *place* is a byte of an unlinked file that an upload locks (`fcntl`). Uploads may lock the bytes
   below the limit. The kernel unlocks the bytes of a process that ends in any way.
 - The rule (`aimd`) lies in anonymous memory, twice. A report changes the copy that is not current
-  and then makes it current, under a lock of the same kind.
+  and then makes it current, under a lock of the same kind (`forked_lock`).
 
 An upload of 4 MB thus costs a system call for each place that it looks at and three more, 20 µs in
 all. If all places are taken, one thread of each process asks again every few milliseconds, at
@@ -21,7 +21,6 @@ import os
 import pickle
 import random
 import struct
-import tempfile
 import threading
 import time
 import weakref
@@ -32,10 +31,9 @@ from typing import Final
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.stores.adaptive_limit import LimitStatistics, statistics_of
 from chunkstore.stores.aimd import Aimd, LimitPolicy
+from chunkstore.stores.forked_lock import ForkedLock, unlinked_file
 
 _POLL_S: Final = (0.001, 0.005)
-_RULE_LOCK: Final = 1 << 20
-"""The byte that is locked for a report; no limit is as high."""
 _COPY_BYTES: Final = 128 << 10
 _HEAD: Final = struct.Struct("=qqdd")
 """Which copy is current, the limit, the time of the last answer and that of the next upload."""
@@ -46,9 +44,9 @@ class SharedLimit:
     """The `CallLimit` of the process that creates it and of all that are forked from it."""
 
     def __init__(self, policy: LimitPolicy) -> None:
-        self._file, path = tempfile.mkstemp()
-        os.unlink(path)
+        self._file = unlinked_file()
         weakref.finalize(self, os.close, self._file)
+        self._rule_lock = ForkedLock()
         self._memory = mmap.mmap(-1, _HEAD.size + 2 * _COPY_BYTES)
         renew_now_and_after_fork(self)
         self._write(Aimd(policy))
@@ -87,16 +85,12 @@ class SharedLimit:
 
     def report(self, tell: Callable[[Aimd], None]) -> None:
         """Call `tell` with the rule of all processes."""
-        with self._lock:
-            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _RULE_LOCK)
-            try:
-                aimd = self._read()
-                if self._waiting or len(self._places) >= aimd.limit:
-                    aimd.reached()
-                tell(aimd)
-                self._write(aimd)
-            finally:
-                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _RULE_LOCK)
+        with self._lock, self._rule_lock:
+            aimd = self._read()
+            if self._waiting or len(self._places) >= aimd.limit:
+                aimd.reached()
+            tell(aimd)
+            self._write(aimd)
 
     def times(self) -> tuple[float, float]:
         """Return the time of the last answer, and that before which no upload begins."""
@@ -106,11 +100,8 @@ class SharedLimit:
     def statistics(self) -> LimitStatistics:
         """Return the rule's statistics of all processes, and the queue of this one."""
         with self._lock:
-            fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _RULE_LOCK)
-            try:
+            with self._rule_lock:
                 aimd = self._read()
-            finally:
-                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _RULE_LOCK)
             return statistics_of(aimd, len(self._places), self._waiting, self._waited)
 
     @contextmanager

@@ -25,13 +25,13 @@ import xxhash
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.progress import NO_PROGRESS, Progress
+from chunkstore.stores.byte_rate import ByteRate
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import ChunkDamage, WholeCheck, check_whole
 from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
 from dieselfs.checking.files_hit import indexed_files
 from dieselfs.checking.findings import Finding, Kind, Verdict, verdict_of
 from dieselfs.checking.head_checks import HeadChecks
-from dieselfs.checking.rate import ByteRate
 from dieselfs.checking.scrub_progress import ScrubFile, ScrubProgress
 from dieselfs.checking.snapshot_check import check_snapshots
 from dieselfs.checking.store_check import StoredDataset, read_stored, retired_after

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dieselfs.checking.rate import ByteRate, Stopped
+from chunkstore.stores.byte_rate import ByteRate, Stopped
 
 
 class Clock:

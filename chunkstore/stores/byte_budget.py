@@ -1,0 +1,307 @@
+"""The byte budget of one job in one process: a token bucket whose rate may change at any time.
+
+Bytes of chunks are taken before they are read, and a thread waits until all that passed before is
+paid for. The waiting threads of a process are two lines. A read that a reader waits for goes before
+a read ahead, and a read ahead changes its line when a reader comes to wait for it (`ReadTurn`).
+
+Forked children share the budget, in anonymous memory, so that they never get a second one. A lock
+that no killed process can keep guards it (`forked_lock`). Each process has lines of its own. Only
+the first thread of a process's lines watches the budget, so a change that another process makes is
+noticed within `_LOOK_S`; a change of the own process, at once.
+
+A budget without a limit costs 0.5 µs a read: its bytes are counted in the process, and added to the
+shared count at most every `_TELL_S`.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.stores.byte_rate import TokenBucket
+from chunkstore.stores.forked_lock import ForkedLock
+from chunkstore.stores.paused_time import paused
+
+FLOOR_BYTES_PER_S: Final = 256 << 10
+"""The rate that 0 means, so that no reader waits for ever."""
+_LOOK_S: Final = 0.05
+_TELL_S: Final = 0.1
+_RATE, _PAID_UNTIL, _USED, _WAITED, _AHEAD_WAITED, _BOUND, _BOUND_UNTIL, _WORDS = range(8)
+"""The words of the shared memory; the rate is infinite without a limit."""
+Wait = Callable[[threading.Event, float | None], object]
+"""A function that waits for an event, for so many seconds at most."""
+
+
+class ReadTurn:
+    """Whether anybody waits for the reads of a thread. Thread-safe."""
+
+    __slots__ = ("_waits_at", "ahead")
+
+    def __init__(self, ahead: bool = False) -> None:
+        self.ahead = ahead
+        """True while no reader waits for what is read."""
+        self._waits_at: list[ByteBudget] = []
+
+    def hurry(self) -> None:
+        """Note that a reader waits for it from now on. A read that waits changes its line."""
+        if self.ahead:
+            self.ahead = False
+            for budget in tuple(self._waits_at):
+                budget.reorder()
+
+    @contextmanager
+    def waiting_at(self, budget: ByteBudget) -> Iterator[None]:
+        """Have `hurry` tell this budget, within the `with` block."""
+        self._waits_at.append(budget)
+        try:
+            yield
+        finally:
+            self._waits_at.remove(budget)
+
+
+_of_thread = threading.local()
+_ORDINARY: Final = ReadTurn()
+
+
+def current_turn() -> ReadTurn:
+    """Return the turn of this thread's reads; by default a reader waits for them."""
+    turn: ReadTurn = getattr(_of_thread, "turn", _ORDINARY)
+    return turn
+
+
+@contextmanager
+def reading(turn: ReadTurn) -> Iterator[None]:
+    """Have this thread read with another turn, within the `with` block."""
+    outer = current_turn()
+    _of_thread.turn = turn
+    try:
+        yield
+    finally:
+        _of_thread.turn = outer
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatistics:
+    """Counts of a budget since it was made, of all its processes unless stated otherwise."""
+
+    used_bytes: int = 0
+    """Bytes that were taken or charged, less those that were given back."""
+    waited_s: float = 0.0
+    """Seconds that readers waited: the sum over their threads."""
+    ahead_waited_s: float = 0.0
+    """The same of reads ahead."""
+    waiting: int = 0
+    """Threads of this process that wait now."""
+    bound_s: float = 0.0
+    """Seconds in which at least one thread waited."""
+
+
+class _Waiter:
+    """A thread in the lines of its process."""
+
+    __slots__ = ("turn", "wake")
+
+    def __init__(self, turn: ReadTurn) -> None:
+        self.turn = turn
+        self.wake = threading.Event()
+        """Set when the thread must look again."""
+
+
+class ByteBudget:
+    """A budget of bytes a second. Thread-safe; shared with forked children.
+
+    In any time, the bytes that are taken exceed the rate by what `BURST_S` gives, and by the bytes
+    that passed last, at most.
+    """
+
+    def __init__(
+        self,
+        bytes_per_s: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Wait = threading.Event.wait,
+    ) -> None:
+        """Create it with a rate, or without a limit. `clock` is the same in all processes."""
+        self._clock, self._wait = clock, wait
+        self._shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
+        self._shared[_RATE], self._shared[_PAID_UNTIL] = math.inf, clock()
+        self._guard = ForkedLock()
+        self._is_closed = False
+        renew_now_and_after_fork(self)
+        self.set_rate(bytes_per_s)
+
+    def renew(self) -> None:
+        """Start without waiting threads; called at first and in a forked child."""
+        self._lock = threading.Lock()
+        self._waiters: list[_Waiter] = []
+        self._noted_at = 0.0
+        """The time until which the seconds of the waiting threads are counted."""
+        self._untold_bytes = 0
+        self._tell_at = 0.0
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The rate; None: no limit."""
+        rate = self._shared[_RATE]
+        return None if rate == math.inf else rate
+
+    def set_rate(self, bytes_per_s: float | None) -> None:
+        """Change the rate; None: no limit, and 0 means `FLOOR_BYTES_PER_S`.
+
+        Waiting threads go by the new rate at once. Raises `ValueError` for a negative rate.
+        """
+        if bytes_per_s is not None and not 0 <= bytes_per_s < math.inf:
+            raise ValueError(f"a rate must be 0 bytes a second or more, not {bytes_per_s}")
+        rate = math.inf if bytes_per_s is None else bytes_per_s or float(FLOOR_BYTES_PER_S)
+        if rate == self._shared[_RATE]:
+            return
+        with self._guard:
+            now, before = self._clock(), self._shared[_RATE]
+            bucket = TokenBucket(before, self._shared[_PAID_UNTIL])
+            if math.inf in (rate, before):
+                bucket.paid_until = now
+            else:
+                bucket.change_rate(rate, now)
+            self._shared[_PAID_UNTIL], self._shared[_RATE] = bucket.paid_until, rate
+        self.reorder()
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` more may be read. Never raises.
+
+        They pass when all that passed before is paid for, however many they are.
+        """
+        if self._shared[_RATE] == math.inf or self._is_closed:
+            self._count(size_bytes)
+        elif self._waiters or self._seconds_left(None, size_bytes):
+            self._take_in_turn(size_bytes)
+
+    def charge(self, size_bytes: int) -> None:
+        """Pay for bytes that have been read already, without waiting; negative gives back."""
+        if self._shared[_RATE] == math.inf:
+            self._count(size_bytes)
+        elif size_bytes:
+            with self._guard:
+                self._pay(size_bytes, self._clock())
+            if size_bytes < 0:
+                self.reorder()
+
+    def reorder(self) -> None:
+        """Have the first waiting thread look again, after the rate or a turn has changed."""
+        with self._lock:
+            self._wake_first()
+
+    def statistics(self) -> BudgetStatistics:
+        """Return the current counts. What other processes did last may be missing for 0.1 s."""
+        with self._lock, self._guard:
+            self._note_waits(self._clock())
+            self._tell()
+            words = self._shared.tolist()[:_WORDS]
+            waiting = len(self._waiters)
+        return BudgetStatistics(
+            round(words[_USED]), words[_WAITED], words[_AHEAD_WAITED], waiting, words[_BOUND]
+        )
+
+    def close(self) -> None:
+        """Let all threads of this process through, now and later."""
+        self._is_closed = True
+        with self._lock:
+            for waiter in self._waiters:
+                waiter.wake.set()
+
+    def _take_in_turn(self, size_bytes: int) -> None:
+        waiter = _Waiter(current_turn())
+        began = self._clock()
+        try:
+            with waiter.turn.waiting_at(self):
+                self._enter(waiter)
+                while (left_s := self._seconds_left(waiter, size_bytes)) > 0:
+                    self._wait(waiter.wake, None if left_s == math.inf else min(left_s, _LOOK_S))
+        finally:
+            self._leave(waiter)
+            paused(self._clock() - began)
+
+    def _enter(self, waiter: _Waiter) -> None:
+        with self._lock, self._guard:
+            self._note_waits(self._clock())
+            self._waiters.append(waiter)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        with self._lock, self._guard:
+            self._note_waits(self._clock())
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            self._wake_first()
+
+    def _seconds_left(self, waiter: _Waiter | None, size_bytes: int) -> float:
+        """Return 0 if the bytes pass now, which are paid for then, else the seconds to wait.
+
+        They are infinite for a thread that is not the first one. Without a `waiter` the caller
+        saw empty lines.
+        """
+        with self._lock:
+            if self._is_closed:
+                return 0
+            if waiter is not None:
+                waiter.wake.clear()
+                if self._first() is not waiter:
+                    return math.inf
+            with self._guard:
+                now = self._clock()
+                self._note_waits(now)
+                left_s = self._shared[_PAID_UNTIL] - now
+                if left_s > 0 and self._shared[_RATE] != math.inf:
+                    return left_s
+                self._pay(size_bytes, now)
+                return 0
+
+    def _first(self) -> _Waiter:
+        """Return the first thread of the readers' line, else of the other one."""
+        return min(self._waiters, key=lambda waiter: waiter.turn.ahead)
+
+    def _wake_first(self) -> None:
+        if self._waiters:
+            self._first().wake.set()
+
+    def _count(self, size_bytes: int) -> None:
+        """Count bytes that nobody has to wait for."""
+        now = self._clock()
+        with self._lock:
+            self._untold_bytes += size_bytes
+            if now >= self._tell_at:
+                self._tell_at = now + _TELL_S
+                with self._guard:
+                    self._tell()
+
+    # The methods below are called with the guard held.
+
+    def _tell(self) -> None:
+        """Add what this process has counted to the shared count; the lock is held too."""
+        self._shared[_USED] += self._untold_bytes
+        self._untold_bytes = 0
+
+    def _pay(self, size_bytes: int, now: float) -> None:
+        shared = self._shared
+        shared[_USED] += size_bytes
+        if shared[_RATE] != math.inf:
+            bucket = TokenBucket(shared[_RATE], shared[_PAID_UNTIL])
+            bucket.pay(size_bytes, now)
+            shared[_PAID_UNTIL] = bucket.paid_until
+
+    def _note_waits(self, now: float) -> None:
+        """Count the seconds until now of all threads that wait; the lock is held too."""
+        shared = self._shared
+        if self._waiters:
+            seconds = now - self._noted_at
+            ahead = sum(waiter.turn.ahead for waiter in self._waiters)
+            shared[_WAITED] += seconds * (len(self._waiters) - ahead)
+            shared[_AHEAD_WAITED] += seconds * ahead
+            shared[_BOUND] += max(0.0, now - max(self._noted_at, shared[_BOUND_UNTIL]))
+            shared[_BOUND_UNTIL] = now
+        self._noted_at = now
