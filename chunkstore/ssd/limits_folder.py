@@ -9,13 +9,15 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from chunkstore.ssd.allocated_quotas import AllocatedQuotas
 from chunkstore.ssd.eviction import DatasetLimits
 
 _READ_AGAIN_S: Final = 1.0
+_NO_LIMITS: Final = DatasetLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +34,24 @@ class LimitsFolder:
     def __init__(self, tier: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._folder = tier / "datasets"
         self._now = now
+        self._allocated = AllocatedQuotas(tier)
         self._read_at = float("-inf")
-        self._known: dict[bytes, NamedLimits] = {}
+        self._known: dict[bytes, DatasetLimits] = {}
 
     def of(self, dataset: bytes) -> DatasetLimits:
-        """Return the limits of a dataset by its id; they are at most a second old."""
+        """Return the limits of a dataset by its id; they are at most a second old.
+
+        An allocator's quota is among them.
+        """
         if self._now() - self._read_at > _READ_AGAIN_S:
-            self._known, self._read_at = self.read(), self._now()
-        known = self._known.get(dataset)
-        return DatasetLimits() if known is None else known.limits
+            found = {id: known.limits for id, known in self.read().items()}
+            for id, size in self._allocated.read().items():
+                found[id] = replace(found.get(id, _NO_LIMITS), allocated_bytes=size)
+            self._known, self._read_at = found, self._now()
+        return self._known.get(dataset, _NO_LIMITS)
 
     def read(self) -> dict[bytes, NamedLimits]:
-        """Return the limits of all datasets that ever had a file here, by id."""
+        """Return what users set for all datasets that ever had a file here, by id."""
         found = {}
         try:
             names = os.listdir(self._folder)

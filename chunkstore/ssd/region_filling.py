@@ -91,6 +91,10 @@ class RegionFilling:
         """Return a region that is filled for the dataset, of any fill class."""
         return next((of for key, of in self._filling.items() if key[0] == dataset), None)
 
+    def is_filling(self, dataset: bytes) -> bool:
+        """Return whether this process has a region open for the dataset."""
+        return self._any_of(dataset) is not None
+
     def end_idle(self) -> None:
         """Close regions without recent writes, so that they can be evicted too."""
         for idle in [filling for filling in self._filling.values() if self._is_idle(filling)]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from chunkstore.ssd.read_counts import ReadCount, ReadCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.region_filling import FillingRules, RegionFilling
 from chunkstore.ssd.release import fit, release
-from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, SegmentIndex
+from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, Region, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Placed, Segment
 
@@ -105,6 +106,9 @@ class SegmentStore:
         self._filling = RegionFilling(files, index, self._rules)
         self._budget_seen = 0
         self._limits_due = 0.0
+        self._held = Counter[bytes]()
+        self.full: frozenset[bytes] = frozenset()
+        """The datasets that are at their allocated quotas, so nothing is to be fetched for them."""
 
     @property
     def budget_bytes(self) -> int:
@@ -249,6 +253,10 @@ class SegmentStore:
             )  # fmt: skip
         return found
 
+    def held_bytes(self, dataset: bytes) -> int:
+        """Return the bytes of a dataset's chunks that are cached, as of the last second."""
+        return self._held.get(dataset, 0)
+
     def ranked(self, next_uses: NextUses, now: float) -> RegionRanks | None:
         """Return the ranks of all regions by predicted next uses, or None without predictions.
 
@@ -383,3 +391,21 @@ class SegmentStore:
         for region in surplus + expired(regions, limits_of, now):
             self._filling.end_if(region)
             release(self._files, self._index, region)
+        self._note_full(regions)
+
+    def _note_full(self, regions: Sequence[Region]) -> None:
+        """Note the datasets that have all regions of their allocated quotas, and fill none here."""
+        self._held = Counter[bytes]()
+        for region in regions:
+            if region.state != FREE:
+                self._held[region.dataset] += region.used_bytes - self._geometry.data_offset
+        held = Counter(region.dataset for region in regions if region.state != FREE)
+        limits_of, size = self._rules.limits_of, self._geometry.region_bytes
+        allowed = {dataset: limits_of(dataset).regions(size) for dataset in held}
+        self.full = frozenset(
+            dataset
+            for dataset, count in allowed.items()
+            if count is not None
+            and held[dataset] >= count
+            and not self._filling.is_filling(dataset)
+        )

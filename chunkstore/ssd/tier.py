@@ -222,9 +222,10 @@ class SsdTier:
         A caller that waits for room in the queue sets `waits`. `start` is a byte of the object that
         is missed; see `read` for `tags` and `size`.
         """
-        if self._service.segments is None:
+        segments = self._service.segments
+        if segments is None:
             return False
-        if not (waits or self._queue.has_room) or self._has_no_room(dataset):
+        if not (waits or self._queue.has_room) or self._has_no_room(dataset, segments):
             self._not_written += 1
             return False
         admitted = self.policies.admits(dataset, chunk, start, tags, size)
@@ -287,8 +288,14 @@ class SsdTier:
             self.policies.written(insert.dataset, insert.chunk, start, len(insert.data))
         return kept
 
-    def _has_no_room(self, dataset: bytes) -> bool:
-        return self._no_room_until.get(dataset, 0.0) > time.monotonic()
+    def _has_no_room(self, dataset: bytes, segments: SegmentStore) -> bool:
+        is_refused = self._no_room_until.get(dataset, 0.0) > time.monotonic()
+        return is_refused or dataset in segments.full
+
+    def held_bytes(self, dataset: bytes) -> int:
+        """Return the bytes of a dataset that are cached, as of the last second; 0 if not open."""
+        segments = self._service.opened
+        return 0 if segments is None else segments.held_bytes(dataset)
 
     def forget(self, chunk: bytes) -> bool:
         """Drop the segments of a damaged chunk; return whether there were any."""
