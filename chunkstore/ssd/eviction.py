@@ -21,7 +21,7 @@ class DatasetLimits:
     allocated_bytes: int | None = None
     """The bytes that an allocator gives the dataset; None: it has none.
 
-    What is cached within them stays, and nothing beyond them is cached (uniform caching).
+    Chunks that are cached within them stay, and no others are cached (uniform caching).
     """
 
     def regions(self, region_bytes: int) -> int | None:
