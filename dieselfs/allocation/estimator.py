@@ -87,12 +87,12 @@ class IdealRate:
 
     bytes_per_s: float
     is_lower_bound: bool
-    """Whether reads waited all the time, so the job may be faster than it was seen to be."""
+    """True if reads waited all the time, so the job may be faster than it was seen to be."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadInterval:
-    """What a job read in some time, and how long its reads waited for data in it."""
+    """The bytes that a job read in some time, and how long its reads waited for them."""
 
     read_bytes: int
     elapsed_s: float

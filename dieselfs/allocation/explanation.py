@@ -39,7 +39,7 @@ class Explanation:
     planned: PlannedJob
     limited_by: Limit
     efficiency: float
-    """Of its dataset, over all jobs that read it."""
+    """The sum over all jobs that read its dataset."""
     rate_by_a_gib: float
     """The rate that the job gains with one GiB more of cache, in bytes/s."""
     io_spared_by_a_gib: float

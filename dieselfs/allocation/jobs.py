@@ -35,9 +35,9 @@ class Job:
     """How often the job reads its dataset; 0.07 for a job that ends long before its first epoch."""
     submitted_s: float = 0.0
     regular: bool = True
-    """Whether each epoch reads each item once, in a random order, as equation 4 assumes."""
+    """True if each epoch reads each item once, in a random order, as equation 4 assumes."""
     repeats_items: bool = False
-    """Whether an item may be read again in the same epoch, so a cached byte is effective at once.
+    """True if an item may be read again in the same epoch, so a cached byte is effective at once.
 
     The item is the unit that is cached. A job that draws with replacement repeats items, and so
     does one that reads files in a fully random order, since a chunk holds many files.
@@ -90,7 +90,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a cluster has in all."""
+    """The resources of a cluster in all."""
 
     gpus: float
     cache_bytes: int
@@ -104,7 +104,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What each job and each dataset may use. Quotas of datasets without a job are left out."""
+    """The resources that each job and each dataset may use. Quotas of datasets without a job are left out."""
 
     gpus: Mapping[str, float] = field(default_factory=dict)
     """GPUs by job. A job with none, or none listed, waits.
@@ -117,7 +117,7 @@ class Allocation:
     io_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """Remote IO by job."""
     is_lru: bool = False
-    """Whether the cache is one LRU pool of all jobs; there are no quotas then."""
+    """True if the cache is one LRU pool of all jobs; there are no quotas then."""
     irregular_cache_bytes: int = 0
     """The LRU pool that the irregular jobs share; their datasets have no quotas then."""
 

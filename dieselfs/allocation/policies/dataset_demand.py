@@ -1,4 +1,4 @@
-"""What the jobs of a dataset ask of its cache together: cache is charged once a dataset (§6)."""
+"""The demand of all jobs of a dataset for its cache: cache is charged once a dataset (§6)."""
 
 from __future__ import annotations
 
