@@ -48,7 +48,7 @@ class CachedChunks:
 
 
 class JobEpoch:
-    """The chunks that a job has read in its present epoch. It belongs to one job and one dataset."""
+    """The chunks of one dataset that one job has read in its present epoch."""
 
     def __init__(self, cache: CachedChunks, *, repeats_items: bool = False) -> None:
         """`repeats_items`: a chunk may be read again in the same epoch (`Job.repeats_items`)."""

@@ -104,7 +104,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The resources that each job and each dataset may use. Quotas of datasets without a job are left out."""
+    """The resources that each job and each dataset may use.
+
+    Quotas of datasets without a job are left out.
+    """
 
     gpus: Mapping[str, float] = field(default_factory=dict)
     """GPUs by job. A job with none, or none listed, waits.

@@ -30,7 +30,7 @@ def shortest_first_by_gpus(waiting: Sequence[JobState], total: Resources) -> Ite
 def score(state: JobState, total: Resources) -> float:
     """Return the least sum of shares times the duration, in seconds (equation 7).
 
-    The part of its dataset that is held costs a waiting job nothing: cache is charged once a dataset.
+    A waiting job pays nothing for what is held of its dataset: cache is charged once a dataset.
     """
     job = state.job
     shared = 0.0 if state.is_running else state.held_bytes
