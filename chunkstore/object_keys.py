@@ -55,6 +55,14 @@ def chunk_of_key(name: str, key: str) -> ChunkId | None:
         return None
 
 
+def dataset_of_chunk(key: str) -> str | None:
+    """Return the dataset among whose chunks a key is; None for a key of another kind."""
+    parts = key.split("/", 3)
+    if len(parts) != 4 or parts[0] != "datasets" or parts[2] != "chunks":
+        return None
+    return parts[1]
+
+
 def commit_prefix(name: str) -> str:
     """Return the prefix of a dataset's commits."""
     return f"datasets/{name}/commits/"

@@ -1,4 +1,4 @@
-"""What the readers of jobs have published to a tier, until its policies learn of it."""
+"""The publications of the readers of jobs to a tier, until its policies learn of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Publications:
         self._known: dict[tuple[str, str], tuple[JobSpecification, float]] = {}
         """(job, reader) -> its specification, and the time at which its lease ends."""
         self._new: dict[tuple[str, str], JobSpecification] = {}
-        """What was published since the last `take`."""
+        """The publications since the last `take`."""
 
     def publish(self, specification: JobSpecification) -> None:
         """Take note of what a reader will read."""

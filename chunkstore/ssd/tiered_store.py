@@ -7,7 +7,6 @@ in the background. A read of megabytes of a large object loads the segments that
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -22,7 +21,9 @@ from chunkstore.single_flight import SingleFlight
 from chunkstore.ssd.insert_queue import CacheInsert
 from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.tier import SsdTier
+from chunkstore.stores.byte_budget import ReadTurn, reading
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectStore
+from chunkstore.stores.paused_time import working_time
 
 log = logging.getLogger(__name__)
 
@@ -124,9 +125,9 @@ class TieredStore:
         found = self._read(chunk, 0, None)
         if found is not None:
             return found
-        began = time.monotonic()
+        began = working_time()
         data = self.store.get(key)
-        self._tier.store_took(time.monotonic() - began, len(data))
+        self._tier.store_took(working_time() - began, len(data))
         if len(data) <= MAX_WHOLE_BYTES and self._admits(chunk, 0):
             self._tier.insert(CacheInsert(self._dataset.id, chunk, 0, memoryview(data), True))
         return data
@@ -229,9 +230,9 @@ class TieredStore:
         return self._size_of(ChunkId(chunk))
 
     def _timed(self, key: str, offset: int, length: int) -> Buffer:
-        began = time.monotonic()
+        began = working_time()
         data = self.store.get_range(key, offset, length)
-        self._tier.store_took(time.monotonic() - began, len(data))
+        self._tier.store_took(working_time() - began, len(data))
         return data
 
     def _get_large(self, key: str, chunk: bytes, offset: int, length: int, size: int) -> Buffer:
@@ -259,7 +260,8 @@ class TieredStore:
 
         def fetch() -> None:
             try:
-                self._fetch(ChunkId(chunk), offset)
+                with reading(ReadTurn(ahead=True)):
+                    self._fetch(ChunkId(chunk), offset)
             except ChunkStoreError as error:
                 log.info("cannot load chunk %s to the SSD: %s", chunk.hex(), error)
 

@@ -40,7 +40,7 @@ Wait = Callable[[threading.Event, float | None], object]
 
 
 class ReadTurn:
-    """Whether anybody waits for the reads of a thread. Thread-safe."""
+    """The turn of a thread's reads: ahead, or waited for by a reader. Thread-safe."""
 
     __slots__ = ("_waits_at", "ahead")
 
@@ -184,9 +184,11 @@ class ByteBudget:
 
     def charge(self, size_bytes: int) -> None:
         """Pay for bytes that have been read already, without waiting; negative gives back."""
+        if not size_bytes:
+            return
         if self._shared[_RATE] == math.inf:
             self._count(size_bytes)
-        elif size_bytes:
+        else:
             with self._guard:
                 self._pay(size_bytes, self._clock())
             if size_bytes < 0:
@@ -198,7 +200,7 @@ class ByteBudget:
             self._wake_first()
 
     def statistics(self) -> BudgetStatistics:
-        """Return the current counts. What other processes did last may be missing for 0.1 s."""
+        """Return the current counts. Those of other processes may be 0.1 s old."""
         with self._lock, self._guard:
             self._note_waits(self._clock())
             self._tell()

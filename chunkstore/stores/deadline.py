@@ -26,6 +26,7 @@ from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import ListsFolders, folders_of
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_meter import ReadMeter, current_meter
 from chunkstore.stores.read_wrapper import StoreWrapper
 from chunkstore.stores.time_left import time_left_s
 
@@ -68,6 +69,8 @@ class DeadlineStore(StoreWrapper):
         self._threads = CallThreads("store-call")
         self._lock = threading.Lock()
         self._abandoned = 0
+        self.metered_bytes = 0
+        """The bytes that requests for threads with a meter have returned."""
 
     def get(self, key: str) -> Buffer:
         """Return a whole object; raise `Unavailable` if the answer is late."""
@@ -107,10 +110,14 @@ class DeadlineStore(StoreWrapper):
         """Start a read, whose outcome is put into `answers`.
 
         After a success, `then` is called in the read's thread, even if no caller waits any more.
+        Before it, the bytes are counted by the meter of the caller's thread.
         """
+        meter = current_meter()
 
         def act() -> Buffer:
             data = read.of(self._wrapped)
+            if meter is not None:
+                self._count(meter, len(data))
             then()
             return data
 
@@ -127,6 +134,11 @@ class DeadlineStore(StoreWrapper):
     def statistics(self) -> DeadlineStatistics:
         """Return the current counts."""
         return DeadlineStatistics(self._abandoned, self._threads.count)
+
+    def _count(self, meter: ReadMeter, size_bytes: int) -> None:
+        with self._lock:
+            self.metered_bytes += size_bytes
+        meter.count(size_bytes)
 
     def _bounded(self, function: Callable[[], T], what: str) -> T:
         answers: Answers[T] = SimpleQueue()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import tempfile
 import threading
 import weakref
 
@@ -54,6 +53,8 @@ def unlinked_file() -> int:
     """Return the descriptor of an empty file that has no name; in memory where that is possible."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("dieselfs-lock")
+    import tempfile
+
     file, path = tempfile.mkstemp()
     os.unlink(path)
     return file

@@ -1,8 +1,8 @@
 """The time of a thread without its pauses for byte budgets.
 
-The time that a store took says how fast the store is, and whether an SSD is slower than it. What a
-thread has waited for its byte budget is not the store's time. So measurements that go around a
-`BudgetedStore` take the difference of two `working_time()`s, in the thread that reads.
+The time that a store took says how fast the store is, and whether an SSD is slower than it. The
+time that a thread has waited for its byte budget is not the store's. So measurements that go around
+a `BudgetedStore` take the difference of two `working_time()`s, in the thread that reads.
 """
 
 from __future__ import annotations

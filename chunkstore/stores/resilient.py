@@ -1,5 +1,6 @@
 """A wrapper that bounds waits for a store: four wrappers, in this order:
 
+    (budgeted      outside of this wrapper: a read waits for its job's budget before any clock runs)
     retrying       one operation, 60 s in all, or 150 s: its pauses are outside of everything below,
                    so a pausing operation holds no place in the line
     limited        one place in the line for each read or upload that a caller waits for
@@ -91,6 +92,14 @@ class ResilientStore(StoreWrapper):
     def renew(self) -> None:
         """Create the wrappers again; called in a forked child."""
         self._wrap(self._retrying.has_answered)
+
+    @property
+    def chunk_bytes_left(self) -> int:
+        """The bytes of chunks that requests of this process have returned for byte budgets.
+
+        Hedges and repeated requests count, and those that were abandoned and answered later.
+        """
+        return self._deadline.metered_bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.store, self._policy, self._retrying.has_answered)

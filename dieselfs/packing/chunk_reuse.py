@@ -3,11 +3,11 @@
 The lease of the killed put names the ids that it drew (`chunkstore.put_leases`). A chunk of such an
 id is committed as it is if this put would store exactly the same: the head is sound and of this
 dataset, the object has its whole length, and each of its files lies in the sources of this put with
-the same size, mode and mtime and is not in the dataset with these. That is the test by which a put
-skips a file that is there already, so the payload is not read again. Of a link that is kept, the
-target is compared too. The store has acknowledged the
-object as durable before the put was killed, and a store never shows half of an object. With
-`--checksum` the put compares the contents afterwards, as for other files.
+the same size, mode and mtime and is not in the dataset with these. A put skips a file that is there
+already by the same test, so the payload is not read again. The target of a link that is kept is
+compared too. The store has acknowledged the object as durable before the put was killed, and a
+store never shows half of an object. With `--checksum` the put compares the contents afterwards, as
+for other files.
 
 All other chunks stay for gc. The same holds for chunks near the age at which gc may delete them,
 and for chunks of a put that is under way.

@@ -1,6 +1,7 @@
 """The rate estimate: how fast chunks arrive and how fast readers consume them.
 
-The prefetcher's window follows from it. It has no clock: callers pass the time.
+The prefetcher's window follows from it. It has no clock: callers pass the time. Waits for a byte
+budget count like those for the store, since chunks arrive no faster.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Final
 
 from chunkstore.errors import ChunkStoreError, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
+from chunkstore.stores.paused_time import working_time
 from chunkstore.stores.read import Read
 from dieselfs.errors import CacheFull
 
@@ -77,7 +78,7 @@ class StoreReads:
             return self._counted(read)
 
     def _counted(self, read: Callable[[], Buffer]) -> Buffer:
-        began = time.monotonic()
+        began = working_time()
         try:
             data = read()
         except NotFound as error:
@@ -86,7 +87,7 @@ class StoreReads:
         except ChunkStoreError as error:
             self._note_failure(error)
             raise
-        self._took(time.monotonic() - began, len(data))
+        self._took(working_time() - began, len(data))
         self._note_answer(len(data))
         return data
 

@@ -1,4 +1,4 @@
-"""What a process reads now, as its job record says it: an order that is laid out, and a position.
+"""The present reading of a process, as in its job record: an order, laid out, and a position.
 
 A prefetcher's position is that of its readers in files. Published are the keys of segments, in the
 order of their chunks' first use, and how many of them need no request any more: they were read, or
@@ -33,7 +33,7 @@ _NO_KEYS: Final = np.empty(0, np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the readers of one process read now."""
+    """The present reading of one process, of all its readers."""
 
     snapshot: Snapshot
     order: PublishedOrder

@@ -17,6 +17,7 @@ from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
+from chunkstore.stores.byte_budget import ReadTurn, reading
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
 from dieselfs.cache.node.agreed_budget import AgreedBudget
 from dieselfs.cache.node.background_fetching import Prefetching
@@ -67,6 +68,8 @@ class _Flight:
     ahead: bool
     as_owner: bool
     """True if it waits for no node that may wait for this one."""
+    turn: ReadTurn
+    """Its turn at a byte budget: hurried when a reader comes to wait for the block."""
     arrived: Future[bool] = field(default_factory=Future)
     """True: the block is cached. False: the fetching thread was interrupted."""
 
@@ -169,11 +172,15 @@ class Master:
                     if not self._reserve(block, ahead, patient_until):
                         continue
                     mine = self._in_flight[block.name] = _Flight(
-                        ahead, as_owner or not self._source.is_elsewhere(block)
+                        ahead,
+                        as_owner or not self._source.is_elsewhere(block),
+                        ReadTurn(ahead),
                     )
                     break
                 if as_owner and not (flight.as_owner or self._source.is_reading_store(block)):
                     raise AlreadyLoading(f"block {block.name} is being fetched from another node")
+            if not ahead:
+                flight.turn.hurry()
             if flight.arrived.result():
                 return
         self._load(block, mine)
@@ -433,7 +440,8 @@ class Master:
         """
         error: BaseException | None = None
         try:
-            head, data = self._source.fetch(block, flight.as_owner)
+            with reading(flight.turn):
+                head, data = self._source.fetch(block, flight.as_owner)
             self._store(block, data, head)
         except LocalFileError as failure:
             log.warning("cannot write to node memory: %s", failure)

@@ -1,4 +1,7 @@
-"""The loop of every warm-up: threads that load units, such as blocks, until all are loaded."""
+"""The loop of every warm-up: threads that load units, such as blocks, until all are loaded.
+
+Readers go before them where both wait for a byte budget.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from chunkstore.call_threads import CallThreads
+from chunkstore.stores.byte_budget import ReadTurn, reading
 
 Unit = TypeVar("Unit")
 PAUSE_S: Final = 0.05
@@ -40,13 +44,14 @@ class LoadLoop(Generic[Unit]):
 
     def _load_all(self, load: Callable[[Unit, bool], bool]) -> None:
         try:
-            while not self.is_stopped:
-                try:
-                    unit, again = self._left.popleft()
-                except IndexError:  # the threads with the last ones try these again
-                    return
-                if not load(unit, again):
-                    self._left.append((unit, True))
+            with reading(ReadTurn(ahead=True)):
+                while not self.is_stopped:
+                    try:
+                        unit, again = self._left.popleft()
+                    except IndexError:  # the threads with the last ones try these again
+                        return
+                    if not load(unit, again):
+                        self._left.append((unit, True))
         except BaseException:
             self.is_stopped = True
             raise

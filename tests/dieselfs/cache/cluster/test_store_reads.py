@@ -12,6 +12,10 @@ import pytest
 
 from chunkstore.errors import NotFound, Unavailable
 from chunkstore.stores.memory import MemoryObjectStore
+from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.paused_time import paused
+from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.cluster import store_reads
 from dieselfs.cache.cluster.store_reads import STORE_READS, StoreReads
 from dieselfs.errors import CacheFull
@@ -107,3 +111,16 @@ def test_the_log_says_that_this_store_lacks_what_clients_ask_for(
             reads.get("datasets/d/chunks/gone")
     [said] = caplog.messages
     assert "datasets/d/chunks/gone" in said
+
+
+def test_a_pause_for_a_byte_budget_is_not_the_stores_time() -> None:
+    inner, took = MemoryObjectStore(), list[float]()
+    inner.create("object", [b"content"])
+
+    class Pausing(ReadWrapper):
+        def _read(self, read: Read) -> Buffer:
+            paused(1000)
+            return read.of(self._wrapped)
+
+    StoreReads(Pausing(inner), lambda seconds, length: took.append(seconds)).get("object")
+    assert -1000 <= took[0] < -900  # the pause took no time

@@ -16,6 +16,7 @@ import pytest
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
+from chunkstore.stores.byte_budget import ReadTurn, current_turn
 from dieselfs.cache.node import budget, master
 from dieselfs.cache.node.accounting import PATIENCE_S
 from dieselfs.cache.node.block_eviction import PolicyName
@@ -523,6 +524,35 @@ def test_plans_are_handed_on(made: Made, tmp_path: Path) -> None:
     assert followed == [tmp_path]
     with pytest.raises(NotYetSupported):
         made().follow(tmp_path)
+
+
+# Turns at a byte budget
+
+
+def test_a_reader_that_joins_a_fetch_ahead_hurries_it(made: Made) -> None:
+    gate, turns = Gate(), dict[ChunkRef, ReadTurn]()
+
+    def before(chunk: ChunkRef) -> None:
+        turns[chunk] = current_turn()
+        gate(chunk)
+
+    of = made(MadeUpSource(before))
+    ahead, wanted, for_reader = block_of(1), block_of(2), block_of(3)
+    with ThreadPoolExecutor(5) as pool:
+        pool.submit(of.fetch, ahead, ahead=True)
+        pool.submit(of.fetch, wanted, ahead=True)
+        pool.submit(of.fetch, for_reader)
+        gate.wait_for(3)
+        pool.submit(of.fetch, ahead, ahead=True)
+        assert [turns[each.chunk].ahead for each in (ahead, wanted, for_reader)] == [True] * 2 + [
+            False
+        ]
+        pool.submit(of.fetch, wanted)
+        eventually(lambda: not turns[wanted.chunk].ahead)
+        assert turns[ahead.chunk].ahead
+        gate.open.set()
+    assert of.statistics().prefetched == 2  # those that were fetched ahead at first
+    assert not current_turn().ahead
 
 
 # Evictions
