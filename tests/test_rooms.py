@@ -25,6 +25,8 @@ ARROWS = {
         "cache.node": "a node's directory is in shared memory, in files as job records are",
     },
     "allocation.simulation": {
+        "advice": "what known orders bring is compared with Belady's optimum",
+        "cache.node": "replays ask the eviction policies of node memory",
         "allocation": "jobs and what a policy gives them",
     },
     "allocation.policies": {"allocation": "jobs, allocations and the estimator"},

@@ -17,12 +17,12 @@ from dieselfs.advice.request_trace import RequestTrace
 
 def optimum(trace: RequestTrace, cache_bytes: int) -> float:
     """Return the share of the bytes that the optimum absorbs with a cache of this size."""
-    hits = _hits(trace.keys.tolist(), trace.lengths.tolist(), cache_bytes)
+    hits = belady_hits(trace.keys.tolist(), trace.lengths.tolist(), cache_bytes)
     return hits / max(1, trace.requested_bytes)
 
 
-def _hits(keys: Sequence[int], lengths: Sequence[int], cache_bytes: int) -> int:
-    """Return the bytes that are served from the cache. Takes about 2 µs a request."""
+def belady_hits(keys: Sequence[int], lengths: Sequence[int], cache_bytes: int) -> int:
+    """Return the bytes that the optimum serves from the cache. Takes about 2 µs a request."""
     never = len(keys)
     cached: dict[int, int] = {}
     farthest: list[tuple[int, int, int]] = []

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dieselfs.allocation.estimator import cache_efficiency, job_rate
+from dieselfs.allocation.estimator import cache_efficiency, job_rate, uniform_hits
+from dieselfs.allocation.known_hits import slope
 from dieselfs.allocation.plan import Plan, PlannedJob
 
 Limit = Literal["speed", "io", "gpus"]
@@ -111,15 +112,17 @@ def limited_by(planned: PlannedJob) -> Limit:
 def _gains(planned: PlannedJob) -> tuple[float, float, float]:
     """Return what one GiB brings the job, what it spares for others, and what one MiB/s brings."""
     limit, job, now = limited_by(planned), planned.job, planned.rate_bytes_per_s
-    left = job.dataset_bytes - planned.state.effective_bytes
+    state = planned.state
+    cached = state.effective_bytes if planned.hits is uniform_hits else state.held_bytes
+    left = job.dataset_bytes - cached
     if planned.gpus <= 0 or left <= 0:
         return 0.0, 0.0, 0.0
     more = min(left, GIB)
     if limit != "io":
-        return 0.0, now * more / job.dataset_bytes, 0.0
+        return 0.0, now * planned.more_hits(more), 0.0
     speed = job.speed_bytes_per_s * min(1.0, planned.gpus / job.gpus)
-    hits = (planned.state.effective_bytes + more) / job.dataset_bytes
     io, share = planned.io_bytes_per_s, planned.state.hit_share
+    hits = share + planned.more_hits(more)
     by_cache = job_rate(speed, io, hits) - now
     return by_cache, 0.0, job_rate(speed, io + MIB, share) - now
 
@@ -141,6 +144,8 @@ def _by_dataset(plan: Plan) -> tuple[dict[str, int], dict[str, float], dict[str,
         cached[name] = planned.cache_bytes
         reads[name] = reads.get(name, 0.0) + job.passes
         if planned.gpus > 0:
+            cached_share = planned.cache_bytes / job.dataset_bytes
             own = cache_efficiency(job.speed_bytes_per_s, job.dataset_bytes)
+            own *= slope(planned.hits, cached_share)
             efficiencies[name] = efficiencies.get(name, 0.0) + own
     return cached, efficiencies, reads

@@ -1,7 +1,7 @@
 """JOBS.csv: jobs as a table with one line each, and everything that can be wrong with it.
 
 The columns are `job,dataset,dataset_bytes,speed_bytes_per_s,gpus,passes,submitted_s,regular`, in
-any order. `repeats_items` may be added. Sizes and rates may have units, which are binary.
+any order. `repeats_items` and `order` may be added. Units of sizes and rates are binary.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
-from dieselfs.allocation.jobs import Job
+from dieselfs.allocation.jobs import Job, ReadingOrder
 from dieselfs.cache.ssd.byte_sizes import parse_rate, parse_size
 from dieselfs.errors import LocalFileError, UsageError
 
@@ -21,7 +21,7 @@ COLUMNS: Final = (
     *("job", "dataset", "dataset_bytes", "speed_bytes_per_s"),
     *("gpus", "passes", "submitted_s", "regular"),
 )
-OPTIONAL: Final = ("repeats_items",)
+OPTIONAL: Final = ("repeats_items", "order")
 _MOST_ERRORS: Final = 10
 _IN_BITS: Final = re.compile(r"[Bb]its?\b|[Bb]ps\b|[KMGTP]i?b\b")
 """912Mbit/s, 1.6Gbps, 912Mb/s; but 114mb/s is taken as bytes."""
@@ -104,6 +104,7 @@ def _job(row: Mapping[str | None, object]) -> Job:
     gpus = _number("gpus", values["gpus"])
     if gpus != int(gpus):
         raise UsageError(f"gpus of {values['gpus']}: it must be a whole number")
+    order = _order(values.get("order") or "random")
     return Job(
         values["job"],
         values["dataset"],
@@ -113,7 +114,8 @@ def _job(row: Mapping[str | None, object]) -> Job:
         _number("passes", values["passes"]),
         _number("submitted_s", values["submitted_s"]),
         _truth("regular", values["regular"]),
-        _truth("repeats_items", values.get("repeats_items") or "no"),
+        _truth("repeats_items", values.get("repeats_items") or "no") or order == "draws",
+        order,
     )
 
 
@@ -157,6 +159,14 @@ def _number(name: str, text: str) -> float:
     if number is None or number != number or abs(number) == float("inf"):
         raise UsageError(f"{name} of {text}: it is not a number")
     return number
+
+
+def _order(text: str) -> ReadingOrder:
+    for order in get_args(ReadingOrder):
+        if text.lower() == order:
+            found: ReadingOrder = order
+            return found
+    raise UsageError(f"order of {text}: it must be one of {', '.join(get_args(ReadingOrder))}")
 
 
 def _truth(name: str, text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 from dieselfs.errors import UsageError
 
@@ -19,6 +19,11 @@ MOST_BYTES_PER_S: Final = 10e12
 """A faster job is a mistake of units: it would read 10 TB a second."""
 MOST_GPUS: Final = 100_000
 MOST_PASSES: Final = 1e6
+
+
+ReadingOrder = Literal["random", "told", "draws"]
+"""`random` orders are not known to the cache. `told` ones are, an epoch ahead. `draws` are draws
+with replacement from a seed that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Job:
     The item is the unit that is cached. A job that draws with replacement repeats items, and so
     does one that reads files in a fully random order, since a chunk holds many files.
     """
+    order: ReadingOrder = "random"
+    """The order in which the job reads, as far as the cache knows it and may evict by it."""
 
     def __post_init__(self) -> None:
         _check(bool(self.name.strip()), "a job without a name")
@@ -50,6 +57,9 @@ class Job:
         _check_amount("speed_bytes_per_s", self.speed_bytes_per_s, MOST_BYTES_PER_S, "bytes/s")
         _check_amount("gpus", self.gpus, MOST_GPUS, "GPUs")
         _check_amount("passes", self.passes, MOST_PASSES, "passes")
+        _check(self.order in get_args(ReadingOrder), f"order of {self.order}: it is unknown")
+        repeats = self.repeats_items or self.order != "draws"
+        _check(repeats, "order of draws: a job that draws with replacement repeats items")
         is_time = math.isfinite(self.submitted_s) and self.submitted_s >= 0
         _check(is_time, f"submitted_s of {self.submitted_s}: it must be 0 or more")
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
 
-from dieselfs.allocation.jobs import JobState
+from dieselfs.allocation.jobs import Job, JobState
+from dieselfs.allocation.known_hits import hit_functions
+from dieselfs.allocation.policies.fair_share import held_of
+
+_PARTS: Final = 10
+"""The parts of a dataset whose jobs tell their orders."""
 
 
 @dataclass(slots=True)
@@ -26,6 +32,8 @@ class DatasetDemand:
     left_s: float = 0.0
     """How long its last job still runs, at ideal rates."""
     held_bytes: float = 0.0
+    telling: list[Job] = field(default_factory=list)
+    """The jobs whose orders the cache knows."""
 
     @property
     def hits_a_second_if_held(self) -> float:
@@ -38,8 +46,10 @@ class DatasetDemand:
         self.efficiency += job.speed_bytes_per_s / job.dataset_bytes
         self.reads_left += reads
         self.left_s = max(self.left_s, state.left_bytes / job.speed_bytes_per_s)
-        held = max(state.held_bytes, state.effective_bytes)
+        held = held_of(state)
         self.held_bytes = max(self.held_bytes, min(held, self.dataset_bytes))
+        if job.order != "random":
+            self.telling.append(job)
         first = 1.0 - math.exp(-reads) if job.repeats_items else 1.0
         self.hits_if_new = max(0.0, self.reads_left - first)
         self.hits_if_held += _hits_of_held(state, held)
@@ -52,7 +62,9 @@ def _hits_of_held(state: JobState, held_bytes: float) -> float:
     they are read once in each epoch that follows.
     """
     reads = state.passes_left
-    effective_share = min(1.0, state.effective_bytes / held_bytes) if held_bytes > 0 else 0.0
+    effective_share = state.effective_bytes / held_bytes if held_bytes > 0 else 0.0
+    if effective_share > 1.0:  # its order is known
+        return reads * effective_share
     return reads * effective_share + math.floor(reads) * (1.0 - effective_share)
 
 
@@ -71,3 +83,36 @@ def demands_of(states: Iterable[JobState]) -> dict[str, DatasetDemand]:
 def by_efficiency(demands: Iterable[DatasetDemand]) -> list[DatasetDemand]:
     """Sort by descending cache efficiency, and by name where it is the same."""
     return sorted(demands, key=lambda demand: (-demand.efficiency, demand.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a dataset, from the end of the one before it, with its cache efficiency."""
+
+    demand: DatasetDemand
+    end_bytes: int
+    efficiency: float
+
+
+def ranked_parts(demands: Iterable[DatasetDemand]) -> list[Part]:
+    """Cut datasets into parts by efficiency, the most efficient first.
+
+    A dataset is one part, since each cached byte spares as much. With known orders the first bytes
+    spare most: the part from 10 to 20 % of the dataset comes before that from 20 to 30 %.
+    """
+    parts = [part for demand in demands for part in _parts(demand)]
+    return sorted(parts, key=lambda part: (-part.efficiency, part.demand.name, part.end_bytes))
+
+
+def _parts(demand: DatasetDemand) -> Iterator[Part]:
+    size = demand.dataset_bytes
+    if not demand.telling:
+        yield Part(demand, size, demand.efficiency)
+        return
+    hits = hit_functions(demand.telling)
+    own = {job.name: job.speed_bytes_per_s / size for job in demand.telling}
+    others = demand.efficiency - sum(own.values())
+    for number in range(1, _PARTS + 1):
+        begin, end = (number - 1) / _PARTS, number / _PARTS
+        told = sum(own[name] * (of(end) - of(begin)) * _PARTS for name, of in hits.items())
+        yield Part(demand, size * number // _PARTS, others + told)

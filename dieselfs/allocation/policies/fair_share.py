@@ -32,12 +32,22 @@ def fair_shares(
     return shares
 
 
+def held_of(state: JobState) -> float:
+    """Return the held bytes; at least as many as are effective, unless its order is known.
+
+    With a known order a held byte may be hit more than once an epoch.
+    """
+    if state.job.order != "random" and state.held_bytes > 0:
+        return state.held_bytes
+    return max(state.held_bytes, state.effective_bytes)
+
+
 def effective_after(state: JobState, quota_bytes: float) -> float:
     """Return the effective bytes that are left under a quota.
 
     A quota below what is held evicts at random, so effective bytes go in the same proportion.
     """
-    held = max(state.held_bytes, state.effective_bytes)
+    held = held_of(state)
     return state.effective_bytes * (min(1.0, quota_bytes / held) if held > 0 else 1.0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dieselfs.allocation.jobs import JobState, Resources
-from dieselfs.allocation.policies.dataset_demand import by_efficiency, demands_of
+from dieselfs.allocation.policies.dataset_demand import demands_of, ranked_parts
 
 
 class GreedyCache:
@@ -19,8 +19,11 @@ class GreedyCache:
         self, running: Sequence[JobState], waiting: Sequence[JobState], total: Resources
     ) -> dict[str, int]:
         """Fill datasets in descending order of efficiency until the cache is full."""
-        left, quotas = total.cache_bytes, {}
-        for demand in by_efficiency(demands_of(running).values()):
-            quotas[demand.name] = min(demand.dataset_bytes, left)
-            left -= quotas[demand.name]
+        left = total.cache_bytes
+        quotas: dict[str, int] = {}
+        for part in ranked_parts(demands_of(running).values()):
+            name = part.demand.name
+            held = quotas.get(name, 0)
+            quotas[name] = held + min(part.end_bytes - held, left)
+            left -= quotas[name] - held
         return quotas

@@ -17,7 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dieselfs.allocation.jobs import JobState, Resources
-from dieselfs.allocation.policies.dataset_demand import DatasetDemand, by_efficiency, demands_of
+from dieselfs.allocation.policies.dataset_demand import (
+    DatasetDemand,
+    Part,
+    by_efficiency,
+    demands_of,
+    ranked_parts,
+)
 
 
 class LastingCache:
@@ -29,16 +35,16 @@ class LastingCache:
         """Keep what is held, fill what is free, then move what pays; nothing is left idle."""
         demands = demands_of(running)
         shares = _Shares(demands, total.cache_bytes)
-        ranked = by_efficiency(demands.values())
-        lasting = [demand for demand in ranked if demand.hits_if_new > 0]
-        for demand in lasting:
-            shares.fill(demand)
+        ranked = ranked_parts(demands.values())
+        lasting = [part for part in ranked if part.demand.hits_if_new > 0]
+        for part in lasting:
+            shares.fill(part.demand, part.end_bytes)
         shares.move(lasting)
         idle = demands_of(state for state in waiting if state.job.dataset not in demands)
         for demand in by_efficiency(idle.values()):
             shares.fill(demand, demand.held_bytes)
-        for demand in ranked:
-            shares.fill(demand)
+        for part in ranked:
+            shares.fill(part.demand, part.end_bytes)
         return shares.quotas()
 
 
@@ -54,32 +60,32 @@ class _Shares:
         for demand in reversed(self._held):
             self.fill(demand, demand.held_bytes)
 
-    def fill(self, demand: DatasetDemand, up_to_bytes: float | None = None) -> None:
-        """Give a dataset free cache, up to all of it unless said otherwise."""
+    def fill(self, demand: DatasetDemand, up_to_bytes: float) -> None:
+        """Give a dataset free cache."""
         own = self._bytes.get(demand.name, 0.0)
-        wanted = demand.dataset_bytes if up_to_bytes is None else up_to_bytes
-        given = max(0.0, min(wanted - own, self._free))
+        given = max(0.0, min(up_to_bytes - own, self._free))
         self._bytes[demand.name] = own + given
         self._free -= given
 
-    def move(self, takers: Iterable[DatasetDemand]) -> None:
+    def move(self, takers: Iterable[Part]) -> None:
         """Move held cache to the datasets that gain more than its present owners lose."""
-        for taker in takers:
+        for part in takers:
+            taker = part.demand.name
             for owner in self._held:
-                wanted = taker.dataset_bytes - self._bytes[taker.name]
-                if wanted <= 0 or owner.hits_a_second_if_held >= taker.efficiency:
+                wanted = part.end_bytes - self._bytes[taker]
+                if wanted <= 0 or owner.hits_a_second_if_held >= part.efficiency:
                     break
-                if _pays(taker, owner):
+                if _pays(part, owner):
                     taken = min(wanted, self._bytes[owner.name])
                     self._bytes[owner.name] -= taken
-                    self._bytes[taker.name] += taken
+                    self._bytes[taker] += taken
 
     def quotas(self) -> dict[str, int]:
         return {name: int(share) for name, share in self._bytes.items()}
 
 
-def _pays(taker: DatasetDemand, owner: DatasetDemand) -> bool:
+def _pays(taker: Part, owner: DatasetDemand) -> bool:
     """Return True if a held byte gives the taker enough more hits than its present owner."""
-    both_s = min(taker.left_s, owner.left_s)
-    misses = 1.0 if owner.left_s <= taker.left_s else 2.0
+    both_s = min(taker.demand.left_s, owner.left_s)
+    misses = 1.0 if owner.left_s <= taker.demand.left_s else 2.0
     return (taker.efficiency - owner.hits_a_second_if_held) * both_s > misses

@@ -3,14 +3,16 @@
 Items are sorted by difficulty. Iteration i draws its batch uniformly, with replacement, from the
 first g(i) = min(starting_percent * alpha^floor(i / Step), 1) * N of them. (Equation 10 as printed
 has no 1 in its minimum, which would then do nothing.) A cached item may be drawn at once, so LRU
-and uniform caching hit equally often: c/g once the part is larger than the cache.
+and uniform caching hit equally often: c/g once the part is larger than the cache. If the seed of
+the draws is told, what is drawn farthest in the future can be evicted, and more are hits.
 """
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from dataclasses import dataclass
+
+from dieselfs.allocation.simulation.known_orders import OrderedItems, Rule
 
 _WINDOWS = 200
 """Parts of a job within which fetching ahead evens out its misses."""
@@ -40,26 +42,21 @@ def curriculum_s(
     cache_bytes: float,
     io_bytes_per_s: float,
     *,
-    is_lru: bool,
+    rule: Rule,
     items: int = 10_000,
     seed: int = 1,
 ) -> float:
     """Return how long the job takes with a cache of single items; `items` make up the dataset."""
     item_bytes = job.dataset_bytes / items
     draws = round(job.iterations * job.batch_bytes / item_bytes)
-    most = int(cache_bytes / item_bytes)
     chance = random.Random(seed)
-    held: OrderedDict[int, None] = OrderedDict()
+    drawn = [
+        str(chance.randrange(max(1, int(items * job.share(draw * job.iterations // draws)))))
+        for draw in range(draws)
+    ]
+    memory = OrderedItems(drawn, rule, int(cache_bytes / item_bytes))
     misses = [0] * _WINDOWS
     for draw in range(draws):
-        item = chance.randrange(max(1, int(items * job.share(draw * job.iterations // draws))))
-        if item in held:
-            held.move_to_end(item)
-            continue
-        misses[draw * _WINDOWS // draws] += 1
-        if is_lru and most and len(held) >= most:
-            held.popitem(last=False)
-        if len(held) < most:
-            held[item] = None
+        misses[draw * _WINDOWS // draws] += not memory.read_next()
     computing_s = draws * item_bytes / job.speed_bytes_per_s / _WINDOWS
     return sum(max(computing_s, missed * item_bytes / io_bytes_per_s) for missed in misses)

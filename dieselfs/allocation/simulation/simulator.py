@@ -8,6 +8,7 @@ to a beat late. The same jobs and policy give the same outcome: there is no othe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -44,8 +45,9 @@ def simulate(
 ) -> Outcome:
     """Run `jobs` from the first submission until all have ended.
 
-    `seed` draws the orders of single items and what is evicted; the fluid engine draws nothing. A
-    job that gets nothing for ever, or is not regular, is a `UsageError`.
+    `seed` draws the orders of single items and what is evicted; the fluid engine draws nothing.
+    Quotas are used uniformly, also if jobs tell their orders. A job that gets nothing for ever, or
+    is not regular, is a `UsageError`.
     """
     if len({job.name for job in jobs}) < len(jobs):
         raise UsageError("two jobs of the trace have the same name")
@@ -57,7 +59,8 @@ def simulate(
             )
         if job.gpus > total.gpus:
             raise UsageError(f"job {job.name!r} needs {job.gpus} GPUs of {total.gpus}")
-    return _Simulation(jobs, policy, total, grain, beat_s, seed).run()
+    uniform = [replace(job, order="random") for job in jobs]
+    return _Simulation(uniform, policy, total, grain, beat_s, seed).run()
 
 
 class _Simulation:

@@ -21,7 +21,7 @@ _RANKED_PART: Final = 8
 """Predictions are made again when a part of as many blocks as are cached was used, an eighth."""
 _LEAST_USES: Final = 16
 _KEPT_SHARE: Final = 0.75
-"""What earlier uses count for in a member's rate, at each prediction."""
+"""The weight that earlier uses keep in a member's rate, at each prediction."""
 _LEAST_RATE: Final = 1 / 64
 """The least share of the uses that a member is expected to make, also if it pauses."""
 
@@ -114,7 +114,7 @@ class MergedOrders:
 
 
 class Uses(Protocol):
-    """What is known of the uses to come: `KnownOrder` or `MergedOrders`."""
+    """The known uses to come: `KnownOrder` or `MergedOrders`."""
 
     def next_use(self, name: str) -> float:
         """Return when the block is used next, on a scale of its own, or `NEVER`."""
@@ -139,7 +139,7 @@ class FarthestNextUse:
     is evicted while a copy may be.
 
     `progress` costs O(log n) for each use that is over, with n cached blocks. The choice of a
-    victim costs as much, and new uses O(n). Of several orders all blocks are ranked again after
+    victim costs as much, and new uses O(n). With several orders all blocks are ranked again after
     n/8 uses.
     """
 

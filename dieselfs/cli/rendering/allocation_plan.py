@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dieselfs.allocation.estimator import uniform_hits
 from dieselfs.allocation.explanation import GIB, Explanation
 from dieselfs.allocation.jobs import Resources
 from dieselfs.cli.rendering.output import Output, counted
@@ -88,7 +89,10 @@ def sentences(each: Explanation) -> list[str]:
     """Say what limits the job, what would help, who has it, and what is not effective yet."""
     if each.planned.gpus <= 0:
         return ["It waits for GPUs, so it has neither cache nor remote IO."]
-    return [_limit(each), _one_more(each), *_who_has_io(each), *_who_has_cache(each), *_delay(each)]
+    return [
+        *(_limit(each), *_known_order(each), _one_more(each)),
+        *(*_who_has_io(each), *_who_has_cache(each), *_delay(each)),
+    ]
 
 
 def _limit(each: Explanation) -> str:
@@ -102,6 +106,17 @@ def _limit(each: Explanation) -> str:
             time_share = planned.gpus / planned.job.gpus
             return f"It has its GPUs for {time_share:.0%} of the time, which limits it. {hits}."
     return f"{hits}, and the rest arrives at {io}: remote IO limits it."
+
+
+def _known_order(each: Explanation) -> list[str]:
+    planned = each.planned
+    uniform = uniform_hits(planned.state.held_bytes / planned.job.dataset_bytes)
+    if planned.hits is uniform_hits or planned.state.hit_share <= uniform:
+        return []
+    return [
+        "The cache knows what is read next and evicts by it. "
+        f"Without that it would answer {uniform:.0%}."
+    ]
 
 
 def _one_more(each: Explanation) -> str:

@@ -32,6 +32,17 @@ def test_columns_in_any_order_and_jobs_that_repeat_items() -> None:
     assert (job.name, job.submitted_s, job.regular, job.repeats_items) == ("a", 5.0, False, True)
 
 
+def test_what_the_cache_knows_of_an_order() -> None:
+    header, line = ",".join((*COLUMNS, "order")), "1GB,10MB/s,1,5,0,yes"
+    told, drawn, nothing = parse_job_table(
+        f"{header}\na,data,{line},told\nb,data,{line},Draws\nc,data,{line},\n"
+    )
+    assert (told.order, drawn.order, nothing.order) == ("told", "draws", "random")
+    assert (told.repeats_items, drawn.repeats_items) == (False, True)
+    with pytest.raises(UsageError, match="line 2: order of sorted: it must be one of random, told"):
+        parse_job_table(f"{header}\na,data,{line},sorted\n")
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [

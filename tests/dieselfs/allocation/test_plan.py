@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dieselfs.allocation.explanation import GIB, MIB, explain
@@ -9,6 +11,7 @@ from dieselfs.allocation.jobs import JobState, Resources
 from dieselfs.allocation.plan import make_plan
 from dieselfs.allocation.policies.naming import ORDERS, SYSTEMS, named_policy, policy_of
 from dieselfs.allocation.shared_lru import lru_shares
+from dieselfs.cli.rendering.allocation_plan import sentences
 from tests.dieselfs.allocation.made_jobs import GB, MB, TABLE_6_TOTAL, job, table_6_jobs
 
 TABLE_6 = [state.job for state in table_6_jobs()]
@@ -45,6 +48,24 @@ def test_rates_are_those_of_equation_4(order: str, system: str) -> None:
         assert planned.rate_bytes_per_s == pytest.approx(min(speed, loading))
     misses = [each.rate_bytes_per_s * (1 - each.state.hit_share) for each in plan.jobs]
     assert sum(misses) <= 100 * MB * (1 + 1e-6)
+
+
+def test_jobs_that_share_a_dataset_and_tell_their_orders() -> None:
+    total = Resources(2, 50 * GB, 20 * MB)
+    told = [replace(job(name, 100, 100, dataset="d"), order="told") for name in "ab"]
+    plain = make_plan([replace(each, order="random") for each in told], named_policy("fifo"), total)
+    for name in ("greedy", "fifo", "sjf", "max-min"):
+        plan = make_plan(told, named_policy(name), total)
+        assert [each.cache_bytes for each in plan.jobs] == [50 * GB, 50 * GB]
+        for each, uniform in zip(plan.jobs, plain.jobs, strict=True):
+            assert each.state.hit_share == pytest.approx(0.72, abs=0.01), "Belady, not 0.5"
+            assert each.rate_bytes_per_s == pytest.approx(10 * MB / (1 - each.state.hit_share))
+            assert uniform.rate_bytes_per_s == pytest.approx(20 * MB)
+    reason, as_uniform = explain(plan)[0], explain(plain)[0]
+    assert 0.5 < reason.efficiency / as_uniform.efficiency < 0.9, "the first bytes spare most"
+    assert reason.rate_by_a_gib > as_uniform.rate_by_a_gib
+    assert "Without that it would answer 50%" in " ".join(sentences(reason))
+    assert "Without that" not in " ".join(sentences(as_uniform))
 
 
 def test_what_more_of_a_resource_brings_a_job_that_waits_for_data() -> None:
