@@ -35,10 +35,10 @@ SEEK_S, BYTES_PER_S = 0.090, 400e6
 EPOCHS = 3
 BAR = 1.3
 """LRU reads so many times as many bytes of the store as *next-use*, over epochs 2 and 3."""
-_FILE_BYTES = 110 << 10
+FILE_BYTES = 110 << 10
 _CHUNK_BYTES = 4 << 20
-_GROUP = 4
-_MEMORY_BYTES = (4 * _GROUP + 8) * _CHUNK_BYTES
+GROUP = 4
+_MEMORY_BYTES = (4 * GROUP + 8) * _CHUNK_BYTES
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def datasets(prefix: str, chunks: int) -> Iterator[Path]:
 def _make(folder: Path, chunks: int) -> None:
     """Pack the datasets; from then on their disk is slow."""
     SharedDisk.make(folder)
-    files = chunks * _CHUNK_BYTES // _FILE_BYTES
+    files = chunks * _CHUNK_BYTES // FILE_BYTES
     for name in ("first", "second"):
-        make_tree(folder / name, files, 10, _FILE_BYTES)
+        make_tree(folder / name, files, 10, FILE_BYTES)
         dlcmd("put", "-q", f"{folder / name}/", name, folder=folder)
         subprocess.run(["rm", "-r", str(folder / name)], check=True)
     SharedDisk.make(folder, seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
@@ -131,12 +131,14 @@ def mounted(folder: Path, job: Job, *options: str) -> Iterator[Path]:
 class JobReader:
     """The process that reads a job's mount."""
 
-    def __init__(self, folder: Path, job: Job, root: Path, seed: int) -> None:
+    def __init__(
+        self, folder: Path, job: Job, root: Path, seed: int, *, tells: str = "late"
+    ) -> None:
         [snapshot] = (folder / "data").rglob(f"{job.dataset}-*.snapshot")
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "benchmarks.epoch_reader"),
-                *map(str, (snapshot, root, seed, _GROUP)),
+                *map(str, (snapshot, root, seed, GROUP, tells)),
             ],
             env=environment(folder),
             stdin=subprocess.PIPE,
