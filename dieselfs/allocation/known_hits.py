@@ -67,12 +67,12 @@ class ToldHits:
 
 
 def hit_functions(jobs: Iterable[Job]) -> Mapping[str, HitFunction]:
-    """Return the hit function of each job's reads, by its name.
+    """Return the hit function of each regular job's reads, by its name.
 
     Jobs that tell their orders help each other if they share a dataset. A job that does not tell
     its order gains nothing from those of others.
     """
-    every = list(jobs)
+    every = [job for job in jobs if job.regular]
     told: dict[str, list[float]] = {}
     for job in every:
         if job.order == "told":

@@ -60,7 +60,7 @@ def make_plan(jobs: Iterable[Job], policy: Policy, total: Resources) -> Plan:
     order = {name: place for place, name in enumerate(start.gpus)}
     states.sort(key=lambda state: order.get(state.job.name, len(order)))
     running = (state.job for state in states if start.gpus.get(state.job.name, 0.0) > 0)
-    hits = hit_functions(running)
+    hits = {} if start.is_lru else hit_functions(running)
     after = [_when_effective(state, start, hits) for state in states]
     steady = policy.schedule(after, total)
     for _ in range(_LRU_STEPS if start.is_lru or start.irregular_cache_bytes else 0):

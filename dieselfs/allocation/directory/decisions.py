@@ -21,6 +21,7 @@ from dieselfs.allocation.jobs import (
     MOST_GPUS,
     MOST_PASSES,
     Job,
+    ReadingOrder,
 )
 from dieselfs.cache.jobs.job_name import MAX_JOB_BYTES
 from dieselfs.cache.jobs.record_reader import check_printable, decoded_json
@@ -95,6 +96,7 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
     regular: bool = True
     repeats_items: bool = False
+    order: ReadingOrder = "random"
     stamp: _Stamp = 0
 
     @property
@@ -113,7 +115,8 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
             self.passes,
             self.submitted_s,
             self.regular,
-            self.repeats_items,
+            self.repeats_items or self.order == "draws",
+            self.order,
         )
 
 

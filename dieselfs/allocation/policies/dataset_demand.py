@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from dieselfs.allocation.jobs import Job, JobState
 from dieselfs.allocation.known_hits import hit_functions
@@ -32,7 +32,7 @@ class DatasetDemand:
     left_s: float = 0.0
     """How long its last job still runs, at ideal rates."""
     held_bytes: float = 0.0
-    telling: list[Job] = field(default_factory=list)
+    telling: tuple[Job, ...] = ()
     """The jobs whose orders the cache knows."""
 
     @property
@@ -48,8 +48,8 @@ class DatasetDemand:
         self.left_s = max(self.left_s, state.left_bytes / job.speed_bytes_per_s)
         held = held_of(state)
         self.held_bytes = max(self.held_bytes, min(held, self.dataset_bytes))
-        if job.order != "random":
-            self.telling.append(job)
+        if job.order != "random" and job.regular:
+            self.telling += (job,)
         first = 1.0 - math.exp(-reads) if job.repeats_items else 1.0
         self.hits_if_new = max(0.0, self.reads_left - first)
         self.hits_if_held += _hits_of_held(state, held)
@@ -85,8 +85,7 @@ def by_efficiency(demands: Iterable[DatasetDemand]) -> list[DatasetDemand]:
     return sorted(demands, key=lambda demand: (-demand.efficiency, demand.name))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A part of a dataset, from the end of the one before it, with its cache efficiency."""
 
     demand: DatasetDemand
@@ -100,15 +99,18 @@ def ranked_parts(demands: Iterable[DatasetDemand]) -> list[Part]:
     A dataset is one part, since each cached byte spares as much. With known orders the first bytes
     spare most: the part from 10 to 20 % of the dataset comes before that from 20 to 30 %.
     """
-    parts = [part for demand in demands for part in _parts(demand)]
-    return sorted(parts, key=lambda part: (-part.efficiency, part.demand.name, part.end_bytes))
+    parts: list[Part] = []
+    for demand in demands:
+        if demand.telling:
+            parts += _parts(demand)
+        else:
+            parts.append(Part(demand, demand.dataset_bytes, demand.efficiency))
+    parts.sort(key=lambda part: (-part[2], part[0].name))  # parts of a dataset stay in order
+    return parts
 
 
 def _parts(demand: DatasetDemand) -> Iterator[Part]:
     size = demand.dataset_bytes
-    if not demand.telling:
-        yield Part(demand, size, demand.efficiency)
-        return
     hits = hit_functions(demand.telling)
     own = {job.name: job.speed_bytes_per_s / size for job in demand.telling}
     others = demand.efficiency - sum(own.values())

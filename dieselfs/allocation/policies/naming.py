@@ -28,6 +28,7 @@ CACHES: Final[dict[str, CacheRule]] = {
 SYSTEMS: Final = tuple(CACHES)
 """`algorithm-2` is SiloD with its greedy rule as printed, for comparison."""
 SILOD: Final = ("silod", "algorithm-2")
+"""The systems that use the orders which jobs tell (`Job.order`)."""
 
 
 def policy_of(order: str, system: str) -> Policy:

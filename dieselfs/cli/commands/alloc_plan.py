@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -47,9 +48,10 @@ def plan_command(
     """Show what a policy gives to the jobs of a table: GPUs, cache, remote IO, and the speed.
 
     JOBS.csv has a line for each job, and the columns job, dataset, dataset_bytes,
-    speed_bytes_per_s, gpus, passes, submitted_s and regular. Sizes and rates may have units. The
-    jobs are listed in the order in which they run. Cache, remote IO and speed are those after the
-    first epochs, when the cache is effective. Nothing is changed anywhere.
+    speed_bytes_per_s, gpus, passes, submitted_s and regular; repeats_items and order may be added.
+    Sizes and rates may have units. The jobs are listed in the order in which they run. Cache,
+    remote IO and speed are those after the first epochs, when the cache is effective. Nothing is
+    changed anywhere.
 
     greedy is SiloD's Algorithm 2, as printed: cache by efficiency, then remote IO max-min. The
     other policies order the jobs, and give cache only for bytes that are read again.
@@ -57,11 +59,13 @@ def plan_command(
     from dieselfs.allocation.explanation import explain as explained
     from dieselfs.allocation.job_table import read_job_table
     from dieselfs.allocation.plan import make_plan
-    from dieselfs.allocation.policies.naming import named_policy
+    from dieselfs.allocation.policies.naming import SILOD, named_policy
     from dieselfs.cli.rendering.allocation_plan import print_plan
 
     chosen = named_policy(policy, system)
     jobs = read_job_table(table)
+    if system not in (None, *SILOD):
+        jobs = [replace(job, order="random") for job in jobs]
     total = resources_of(jobs, cache, remote_io, gpus)
     found = explained(make_plan(jobs, chosen, total))
     print_plan(context.output, found, total, in_words=explain)

@@ -56,6 +56,7 @@ def test_only_jobs_that_tell_and_share_help_each_other() -> None:
     assert found["fast"] == found["slow"] == ToldHits(1.6)
     assert found["silent"] is found["alone"] is uniform_hits
     assert found["draws"] is drawn_hits
+    assert not hit_functions([replace(fast, regular=False)])
 
 
 def test_draws_repeat_items() -> None:

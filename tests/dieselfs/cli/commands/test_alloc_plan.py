@@ -44,6 +44,18 @@ def test_records_follow_equation_4(dlcmd: Dlcmd, table: Path, policy: str) -> No
         assert each["limited_by"] == "speed"
 
 
+def test_jobs_that_tell_their_orders(dlcmd: Dlcmd, tmp_path: Path) -> None:
+    line = "data,1TB,100MB/s,1,10,0,yes"
+    (tmp_path / "told.csv").write_text(f"{HEADER},order\na,{line},told\nb,{line},told\n")
+    options = ("--cache", "512GiB", "--remote-io", "40MB/s", "--explain")
+    found = dlcmd("alloc", "plan", tmp_path / "told.csv", *options, "--json").records
+    speeds = [each["speed_bytes_per_s"] / (1 << 20) for each in found]
+    assert speeds == pytest.approx([20 / (1 - 0.719)] * 2, rel=1e-2)
+    assert "Without that it would answer 50%." in " ".join(found[0]["explanation"])
+    other = dlcmd("alloc", "plan", tmp_path / "told.csv", "--system", "coordl", *options, "--json")
+    assert [each["speed_bytes_per_s"] for each in other.records] == [40 << 20] * 2
+
+
 def test_the_reasons_in_words(dlcmd: Dlcmd, table: Path) -> None:
     options = ("--policy", "greedy", "--cache", "2TB", "--remote-io", "100MB/s", "--explain")
     text = "\n".join(dlcmd("alloc", "plan", table, *options).lines)
