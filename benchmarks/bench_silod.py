@@ -26,6 +26,9 @@ printed beside ours. The same command prints the same figures: nothing is measur
     max-min    1,000 random instances. Bars: no baseline and no random allocation has a larger
                minimum of equation 8 (1e-6), and both ways of solving agree to 1e-4
     time       a plan with explanations for 400 jobs and 400 datasets. Bar: 1 s
+    enforce    three real mounts over one slow store, with `dlcmd alloc run` (`silod_enforce`), and
+               with an LRU tier; only on request, by root. Bars: SiloD's sum and each of its jobs
+               within 10 % of equation 4, and 2.5 times the sum of LRU
 
 Figures 13 to 15 take a quarter of the jobs of `cluster`, at the same load.
 
@@ -35,6 +38,7 @@ Expectation for table6: SiloD has all jobs at full speed from the second epoch o
     python -m benchmarks.bench_silod --only table6 [--remote-io 100GB/s] [--cache 0]
     python -m benchmarks.bench_silod [--only cluster,figure16] [--systems silod,quiver]
         [--jobs 8000] > benchmarks/results/silod.jsonl
+    python -m benchmarks.bench_silod --only enforce [--store-rate 24MB/s] [--systems silod,lru]
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from benchmarks import silod_figures, silod_known_order, silod_policies
+from benchmarks import silod_enforce, silod_figures, silod_known_order, silod_policies
 from benchmarks.harness import report
 from benchmarks.silod_runs import (
     CACHES_A_GPU_GB,
@@ -56,6 +60,7 @@ from benchmarks.silod_runs import (
     over,
     throughput,
 )
+from dieselfs.allocation.job_table import byte_rate
 from dieselfs.allocation.jobs import Job, Resources
 from dieselfs.allocation.policies.naming import policy_of
 from dieselfs.allocation.simulation.metrics import Outcome
@@ -187,7 +192,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default=",".join(QUESTIONS), help="questions")
-    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument(
+        "--systems", help="of those that are simulated, or of `enforce` (default: all)"
+    )
     parser.add_argument("--orders", default=",".join(ORDERS), help="of `cluster`")
     parser.add_argument("--remote-io", metavar="RATE", help="in the place of each set-up's own")
     parser.add_argument("--cache", metavar="SIZE", help="in the place of each set-up's own")
@@ -195,10 +202,20 @@ def main() -> None:
         "--jobs", type=int, help="of `sweep` (400), `cluster` (8,000) and its figures (2,000)"
     )
     parser.add_argument("--load", type=float, default=1.0, help="of `cluster`")
+    parser.add_argument("--store-rate", default="24MB/s", help="of `enforce`")
+    parser.add_argument(
+        "--settle", type=float, default=silod_enforce.SETTLE_S, help="seconds of `enforce` before"
+    )
     parser.add_argument("--instances", type=int, default=1000, help="of `max-min`")
     options = parser.parse_args()
-    questions = _named(options.only, QUESTIONS, parser)
-    systems = _named(options.systems, (*SYSTEMS, AS_PRINTED), parser)
+    questions = _named(options.only, (*QUESTIONS, "enforce"), parser)
+    if "enforce" in questions:
+        real = options.systems or ",".join(silod_enforce.SYSTEMS)
+        rate = byte_rate("--store-rate", options.store_rate)
+        silod_enforce.enforce(_named(real, silod_enforce.SYSTEMS, parser), rate, options.settle)
+        return
+    simulated = options.systems or ",".join(SYSTEMS)
+    systems = _named(simulated, (*SYSTEMS, AS_PRINTED), parser)
     orders = _named(options.orders, ORDERS, parser)
     change = Change(options.remote_io, options.cache)
     if "table6" in questions:

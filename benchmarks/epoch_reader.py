@@ -91,7 +91,8 @@ def main() -> None:
             for start in range(0, len(paths), _STEP):
                 for path in paths[start : start + _STEP]:
                     number = int(path[-len("0000000.jpg") : -len(".jpg")])
-                    wrong += _read(os.path.join(root, path)) != content[number : number + length]
+                    data = read_file(os.path.join(root, path))
+                    wrong += data != content[number : number + length]
                 if told is not None:
                     told.position = min(start + _STEP, len(paths))
                     teller.go_on(epoch)
@@ -110,7 +111,8 @@ def wait_until_followed(root: str, files: int) -> None:
     sys.exit("the plan is not followed")
 
 
-def _read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
+    """Return the file's content."""
     with open(path, "rb") as file:
         return file.read()
 

@@ -30,6 +30,19 @@ ARROWS = {
         "allocation": "jobs and what a policy gives them",
     },
     "allocation.policies": {"allocation": "jobs, allocations and the estimator"},
+    "allocation.readers": {
+        "allocation": "how fast a job could read is measured as the estimator takes it",
+        "allocation.directory": "what is allocated, and the leases of a job's readers",
+        "allocation.policies": "a job's readers divide its remote IO max-min",
+        "cache.jobs": "a thread that beats",
+        "prefetch": "the position in a known order says what warm reads have read",
+    },
+    "allocation.allocator": {
+        "allocation": "jobs, allocations",
+        "allocation.directory": "who reads, and where decisions are published",
+        "allocation.policies": "what nobody needs is divided max-min too",
+        "cache.cluster": "the cache to divide may be that of a cache cluster",
+    },
     "shuffle": {},
     "dataset": {},
     "prefetch": {
@@ -157,6 +170,7 @@ ARROWS = {
         "shuffle": "a mount's options name an order",
     },
     "fuse.starting": {
+        "allocation.readers": "whose share the mount has",
         "cache": "the settings of what a mount reads through",
         "cache.cluster": "options of a request",
         "cache.membership": "options of a request",
@@ -195,7 +209,9 @@ ARROWS = {
     },
     "cache": {
         "advice": "requests are recorded for `dlcmd advise`",
+        "allocation.readers": "what is allocated to the process, which pays for what it reads",
         "cache.cluster": "a part of the stack, and its settings",
+        "cache.jobs": "the job's name, as the environment gives it",
         "cache.membership": "the task and its peers, as the environment names them",
         "cache.node": "where the task's memory is, and how much",
         "cache.peers": "a part of the stack",

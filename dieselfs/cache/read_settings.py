@@ -12,6 +12,7 @@ from dieselfs.cache.node.task_folder import TaskFolder, default_task
 if TYPE_CHECKING:
     from chunkstore.chunk_format import DatasetRef
     from dieselfs.advice.recorder import TraceSettings
+    from dieselfs.allocation.readers.reader_allocation import AllocationSettings
     from dieselfs.cache.cluster.settings import CacheClusterSettings
     from dieselfs.cache.node.block_eviction import PolicyName
     from dieselfs.cache.ports.peer_settings import PeerSettings
@@ -35,6 +36,8 @@ class ReadSettings:
     """The datasets whose chunks SSDs may cache, this node's and those of the cache cluster."""
     trace: TraceSettings | None = None
     """The file to which requests are recorded; None: they are not."""
+    allocation: AllocationSettings | None = None
+    """The job whose share of cache and remote IO this process has; None: it takes what it gets."""
 
     def folder(self, dataset: DatasetRef) -> TaskFolder:
         """Return the folder of node memory for readers of a dataset."""

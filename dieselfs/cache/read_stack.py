@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Final
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import FileExtent
+from chunkstore.ssd.allocated_quotas import AllocatedQuotas
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
+from chunkstore.stores.budgeted import BudgetedStore
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.cache.cached_datasets import cached_datasets
 from dieselfs.cache.cluster.options import configured_cluster
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
 from dieselfs.cache.cluster.store import CacheClusterStore
+from dieselfs.cache.jobs.job_name import job_name
 from dieselfs.cache.membership.peer_options import TASK_VARIABLE, from_environment
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
@@ -44,6 +47,7 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:
     from dieselfs.advice.recorder import Recorder, TraceSettings
     from dieselfs.advice.recording_store import RecordingStore
+    from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
     from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, SsdTierStatistics
     from dieselfs.cache.whereabouts import SsdPlace, Whereabouts
 
@@ -84,7 +88,18 @@ def client_settings(
         ssd=chosen_tier(ssd, config),
         cache_cluster=configured_cluster(config, environment),
         cached_datasets=cached_datasets(None, config),
+        allocation=_client_allocation(config, task if peers is None else peers.task, environment),
     )
+
+
+def _client_allocation(
+    config: Config, task: str | None, environment: Mapping[str, str]
+) -> AllocationSettings | None:
+    """Return the settings of a client with a job; one without takes what it gets."""
+    from dieselfs.allocation.readers.reader_allocation import AllocationSettings
+
+    job = job_name(None, config.job, task or environment.get(TASK_VARIABLE), environment)
+    return AllocationSettings(job, config.index.value) if job else None
 
 
 class ReadStack:
@@ -115,6 +130,10 @@ class ReadStack:
         self._recorder = None if settings.trace is None else _recorder(settings.trace)
         self.recording: RecordingStore | None = None
         """What records without an SSD tier, if anything does."""
+        self.allocation = _allocation(dataset, settings)
+        """The allocation of this process; None: it takes what it gets."""
+        if self.allocation is not None:
+            store = BudgetedStore(store, self.allocation.payer, expected.object_bytes)
         self._below_ssd = below_ssd(store, dataset, settings, expected, tags)
         self.source, self._cluster_source = self._make_source(expected)
         self._warm_up: BackgroundWarmUp | None = None
@@ -226,6 +245,22 @@ class ReadStack:
             self._warm_up = None
         if self._recorder is not None:
             self._recorder.close(left_s(_CLOSE_S))
+        if self.allocation is not None:
+            self.allocation.close(left_s(_CLOSE_S))
+
+
+def _allocation(dataset: DatasetRef, settings: ReadSettings) -> ReaderAllocation | None:
+    """Return what is allocated to a reader of the dataset, which keeps the quotas of its SSD."""
+    if settings.allocation is None:
+        return None
+    from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
+
+    found = ReaderAllocation(settings.allocation, dataset)
+    if settings.ssd is not None and settings.cache_cluster is None:
+        tier = shared_tier(settings.ssd)
+        found.caches(lambda: tier.held_bytes(dataset.id))
+        found.keeps(AllocatedQuotas(settings.ssd.folder).write)
+    return found
 
 
 def _recorder(settings: TraceSettings) -> Recorder:

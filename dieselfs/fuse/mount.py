@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -77,12 +77,25 @@ class MountMemory(CachedSource, TaskMemory, Protocol):
 Observed: TypeAlias = Mapping[str, Callable[[], object]]
 """Functions that return the statistics of the tiers behind a mount, by their names in `stats.json`.
 
-Each gives a dataclass or None. The names are freshness, store, peers, ssd and cache_cluster.
+Each gives a dataclass or None. The names are freshness, store, peers, ssd, cache_cluster and
+allocation.
 """
-BeginsJobs: TypeAlias = Callable[[Callable[[], FollowedOrder | None], Callable[[], int]], None]
-"""A function that takes the order that is followed now, and a count of reads, to publish them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountReaders:
+    """The readers of a mount, for those who publish what they read."""
+
+    followed: Callable[[], FollowedOrder | None]
+    """Returns the order that is followed now."""
+    bytes_read: Callable[[], int]
+    """Returns the bytes that they have requested; warm reads make no request."""
+    waited_s: Callable[[], float]
+    """Returns the seconds that their requests have waited."""
+
+
 NOTHING_OBSERVED: Final[Observed] = dict.fromkeys(
-    ("freshness", "store", "peers", "ssd", "cache_cluster"), lambda: None
+    ("freshness", "store", "peers", "ssd", "cache_cluster", "allocation"), lambda: None
 )
 
 
@@ -94,14 +107,15 @@ def run_mount(
     observed: Observed,
     shutdown: Shutdown,
     whereabouts: Callable[[FileExtent], Any] | None = None,
-    begin_jobs: BeginsJobs | None = None,
+    begin: Callable[[MountReaders], None] | None = None,
 ) -> None:
     """Serve until the mount ends, or another server takes over.
 
     Call it from the main thread, which gets the signals. `snapshot` and `source` stay the caller's,
     to close afterwards; `shutdown` bounds the time for that. `whereabouts` answers `dlcmd why`.
-    `begin_jobs` publishes what is read. Raises `MountError` if the mount cannot be made, and
-    `PlanTooLarge` if its memory is too small for the order that will be read.
+    `begin` is called before the first read, to publish what is read. Raises `MountError` if the
+    mount cannot be made, and `PlanTooLarge` if its memory is too small for the order that will be
+    read.
     """
     if handed.role is Role.FIRST:
         check_mountable(options.mountpoint, options.nonempty)
@@ -110,8 +124,8 @@ def run_mount(
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
         log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
     server = _Server(snapshot, source, options, handed, observed, shutdown, whereabouts)
-    if begin_jobs is not None:
-        begin_jobs(server.followed, server.bytes_read)
+    if begin is not None:
+        begin(server.readers())
     server.run()
 
 
@@ -177,11 +191,12 @@ class _Server:
             self._foreign_plans,
         )
 
-    def followed(self) -> FollowedOrder | None:
-        return None if self._plans is None else self._plans.followed()
-
-    def bytes_read(self) -> int:
-        return self._reader.statistics().bytes_read
+    def readers(self) -> MountReaders:
+        return MountReaders(
+            lambda: None if self._plans is None else self._plans.followed(),
+            lambda: self._reader.statistics().bytes_read,
+            lambda: self._reader.statistics().waited_s,
+        )
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -16,7 +16,7 @@ from dieselfs.allocation.directory.decisions import DatasetId, DatasetText, JobT
 from dieselfs.allocation.jobs import MOST_BYTES_PER_S
 from dieselfs.cache.jobs.record_reader import check_printable, decoded_json
 
-LEASE_S: Final = 10.0
+LEASE_S: Final = 8.0
 """The seconds after which a reader that is not heard of is forgotten; it is renewed every second.
 """
 MAX_LEASE_BYTES: Final = 1900

@@ -47,14 +47,15 @@ class Beats(Generic[Registry]):
         self,
         make_registry: Callable[[], Registry],
         parts: Sequence[Beat[Registry]],
-        beat_s: float,
+        beat_s: float | Callable[[], float],
         *,
         name: str,
         what: str,
     ) -> None:
         """Create it without a thread. `make_registry` may raise `IndexUnavailable`.
 
-        `name` is the thread's, and `what` names the records in the log.
+        `beat_s` is the time between two beats, or returns it. `name` is the thread's, and `what`
+        names the records in the log.
         """
         self._make_registry, self._parts, self._beat_s = make_registry, parts, beat_s
         self._name, self._what = name, what
@@ -87,7 +88,7 @@ class Beats(Generic[Registry]):
             return
         while not self._ending.is_set():
             self._beat(registry)
-            self._ending.wait(self._beat_s)
+            self._ending.wait(self._beat_s() if callable(self._beat_s) else self._beat_s)
         for part in self._parts:
             part.end(registry)
         registry.close()

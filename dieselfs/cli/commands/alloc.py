@@ -6,6 +6,7 @@ import click
 
 from dieselfs.cli.command_group import SuggestingGroup
 from dieselfs.cli.commands.alloc_plan import plan_command
+from dieselfs.cli.commands.alloc_run import run_command
 from dieselfs.cli.commands.alloc_simulate import simulate_command
 
 
@@ -15,4 +16,5 @@ def alloc() -> None:
 
 
 alloc.add_command(plan_command)
+alloc.add_command(run_command)
 alloc.add_command(simulate_command)

@@ -36,6 +36,7 @@ from dieselfs.fuse.starting.mount_settings import (
 if TYPE_CHECKING:
     from dieselfs.cache.jobs.reader_jobs import ReaderJobs
     from dieselfs.cache.read_settings import ReadSettings
+    from dieselfs.fuse.mount import MountReaders
     from dieselfs.fuse.supervision.supervisor import Handed
     from metadata.snapshot import Snapshot
 
@@ -81,6 +82,7 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
+    from dieselfs.allocation.readers.followed_progress import FollowedProgress, stored_bytes
     from dieselfs.cache.read_stack import ReadStack, peer_statistics
     from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.fuse.mount import run_mount
@@ -114,6 +116,9 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         parts.callback(lambda: stack.close(shutdown.left_s))
         if jobs is not None and stack.recording is not None:
             jobs.tell(stack.recording)
+        allocation = stack.allocation
+        assert allocation is not None
+        shutdown.when_begun(allocation.release)
         memory = stack.open_memory(lead=True)
         parts.callback(lambda: memory.close(shutdown.left_s(CLOSE_S)))
         stack.warm_up(snapshot)
@@ -138,10 +143,18 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             "peers": lambda: peer_statistics(memory),
             "ssd": stack.ssd_statistics,
             "cache_cluster": stack.cache_cluster_statistics,
+            "allocation": allocation.statistics,
         }
+
+        def begin(readers: MountReaders) -> None:
+            if jobs is not None:
+                jobs.begin(readers.followed, readers.bytes_read)
+            progress = FollowedProgress(readers.followed, readers.bytes_read, readers.waited_s)
+            allocation.reads(stored_bytes(snapshot), progress)
+            allocation.begin()
+
         run_mount(
-            *(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts),
-            begin_jobs=None if jobs is None else jobs.begin,
+            *(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts), begin=begin
         )
 
 

@@ -272,7 +272,26 @@ def rows(sample: Sample, earlier: Sample, *, human: bool) -> list[tuple[str, str
         ("plan: position", _position(sample), ""),
         ("plan: window", size(sample.number("plan.window_bytes")), ""),
         ("plan: told", _told(sample), ""),
+        *_allocation(sample, size),
     ]
+
+
+def _allocation(sample: Sample, size: Callable[[float], str]) -> list[tuple[str, str, str]]:
+    """Return a row for the remote IO and one for the quota, if there are any."""
+    found, rows = sample.part("allocation"), []
+    if found.get("job_bytes_per_s") is not None:
+        used, allowed, job = (
+            f"{size(sample.number(f'allocation.{of}_bytes_per_s'))}/s"
+            for of in ("used", "allowed", "job")
+        )
+        waited = f"waited {sample.number('allocation.waited_s'):,.1f} s"
+        rows.append(("allocated remote IO", f"{used} of {allowed}, of the job {job}; {waited}", ""))
+    if found.get("quota_bytes") is not None:
+        held, effective, quota = (
+            size(sample.number(f"allocation.{of}_bytes")) for of in ("held", "effective", "quota")
+        )
+        rows.append(("allocated cache", f"{held} of {quota}, effective {effective}", ""))
+    return rows
 
 
 def _policies(sample: Sample, size: Callable[[float], str]) -> list[tuple[str, str, str]]:

@@ -96,6 +96,7 @@ def ssd_settings(config: Config, request: MountRequest) -> SsdSettings | None:
 
 def read_settings(config: Config, request: MountRequest) -> ReadSettings:
     """Return the parts through which the mount reads."""
+    from dieselfs.allocation.readers.reader_allocation import AllocationSettings
     from dieselfs.cache.cached_datasets import cached_datasets
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.trace_options import trace_settings
@@ -109,6 +110,7 @@ def read_settings(config: Config, request: MountRequest) -> ReadSettings:
         cache_cluster=cache_cluster_settings(config, request),
         cached_datasets=cached_datasets(request.cache_datasets, config),
         trace=trace_settings(request.trace, config),
+        allocation=AllocationSettings(requested_job(config, request), config.index.value),
     )
 
 

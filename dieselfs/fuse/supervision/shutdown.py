@@ -39,6 +39,11 @@ class Shutdown:
         self._forced = forced
         self._clock = clock
         self._deadline: float | None = None
+        self._first: list[Callable[[], object]] = []
+
+    def when_begun(self, call: Callable[[], object]) -> None:
+        """Call `call` when the shutdown begins, before any part waits. It must not wait itself."""
+        self._first.append(call)
 
     def begin(self) -> None:
         """Start the shutdown. Call it in the main thread; only the first call counts."""
@@ -47,6 +52,8 @@ class Shutdown:
             if self._forced:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.setitimer(signal.ITIMER_REAL, FORCED_S)
+            for call in self._first:
+                call()
 
     def left_s(self, most_s: float) -> float:
         """Return how long a part may wait that would wait `most_s`; 0 if the time is over."""

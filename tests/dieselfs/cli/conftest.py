@@ -1,6 +1,7 @@
 """`dlcmd` in this process, on a dataset in memory, or on disk where a daemon must open it too."""
 
 import json
+import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -115,3 +116,16 @@ def dataset(dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     (source / "cat/1.jpg").write_bytes(b"meow" * 100)
     assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
     return source
+
+
+@pytest.fixture
+def pictures(dlcmd: Dlcmd, dataset: Path) -> Path:
+    """The dataset `pets` in some dozens of chunks, with its snapshot in the store."""
+    for number in range(160):
+        file = dataset / f"{number // 4}" / f"{number}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(os.urandom(5000))
+    small = ("--chunk-size", "32KiB", "--order", "path")
+    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1", *small).code == 0
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    return dataset

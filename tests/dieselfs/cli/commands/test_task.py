@@ -7,27 +7,23 @@ Two nodes are two folders for memory on one machine, and two mounts.
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.dieselfs.cli.conftest import Dlcmd
+from tests.dieselfs.cli.nodes_here import TASK, Daemon, NodeHere, nodes_here
 from tests.eventually import PATIENCE_S, eventually
 from tests.services.redis_processes import free_port
 
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 SECRET = "f00d" * 16
-TASK = "run1"
 
 
 def test_a_secret_is_made_once(dlcmd: Dlcmd, tmp_path: Path) -> None:
@@ -86,85 +82,11 @@ def test_a_mount_with_wrong_options_is_refused_in_the_terminal(
     assert not mountpoint.is_mount()
 
 
-@dataclass(frozen=True)
-class Daemon:
-    pid: int
-    log: Path
-
-
-@dataclass(frozen=True)
-class NodeHere:
-    """One of several on this machine."""
-
-    dlcmd: Dlcmd
-    memory: Path
-    mountpoint: Path
-    environment: dict[str, str] = field(default_factory=dict)
-    daemons: list[Daemon] = field(default_factory=list)
-
-    def __call__(self, *arguments: str | Path) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("DIESELFS_MEMORY_FOLDER", str(self.memory))
-            for name, value in self.environment.items():
-                patch.setenv(name, value)
-            result = self.dlcmd(*arguments)
-        assert result.code == 0, result.err
-        return result
-
-    def mount(self, *arguments: str) -> Daemon:
-        flags = ["--memory", "64MiB", "--prefill", "0", "--task", TASK, *arguments]
-        [record] = self("mount", "pets", self.mountpoint, "--no-index", "--json", *flags).records
-        self.daemons.append(Daemon(record["pid"], Path(record["log"])))
-        return self.daemons[-1]
-
-    def show(self) -> dict[str, Any]:
-        [record] = self("task", "show", TASK, "--json").records
-        return dict(record)
-
-    def sees(self, *ids: str) -> bool:
-        members = self.show()["members"]
-        return [m["id"] for m in members if m["state"] in ("me", "up")] == sorted(ids)
-
-    def statistics(self) -> dict[str, Any]:
-        return dict(json.loads((self.mountpoint / ".dieselfs/stats.json").read_text()))
-
-    def umount(self) -> float:
-        """Seconds until the daemon has ended, and its task's folder is gone."""
-        began = time.monotonic()
-        self("umount", self.mountpoint)
-        eventually(lambda: not list(self.memory.glob("*/*")), "the end of the task's folder")
-        return time.monotonic() - began
-
-
 @pytest.fixture
 def nodes(dlcmd: Dlcmd, pictures: Path, tmp_path: Path) -> Iterator[list[NodeHere]]:
     """Two, whose mounts are gone afterwards."""
-    made = []
-    for number in range(2):
-        memory = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
-        mountpoint = tmp_path / f"mnt{number}"
-        mountpoint.mkdir()
-        made.append(NodeHere(dlcmd, memory, mountpoint))
-    yield made
-    for node in made:
-        subprocess.run(["umount", "-l", node.mountpoint], check=False, stderr=subprocess.DEVNULL)
-    for node in made:
-        for daemon in node.daemons:
-            eventually(lambda pid=daemon.pid: not Path(f"/proc/{pid}").exists(), "a daemon's end")
-        shutil.rmtree(node.memory)
-
-
-@pytest.fixture
-def pictures(dlcmd: Dlcmd, dataset: Path) -> Path:
-    """The dataset `pets` in some dozens of chunks, with its snapshot in the store."""
-    for number in range(160):
-        file = dataset / f"{number // 4}" / f"{number}.jpg"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(os.urandom(5000))
-    small = ("--chunk-size", "32KiB", "--order", "path")
-    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1", *small).code == 0
-    assert dlcmd("snapshot", "create", "pets").code == 0
-    return dataset
+    with nodes_here(dlcmd, tmp_path, 2) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,0 +1,70 @@
+"""The cache and the remote IO that are divided, as an administrator or a cache cluster says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dieselfs.cache.cluster.options import configured_cluster
+from dieselfs.cache.cluster.settings import CacheClusterSettings
+from dieselfs.cache.cluster.status import cluster_nodes
+from dieselfs.config import Config
+from dieselfs.errors import RegistryUnavailable, UsageError
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 5.0
+"""A cache node that is gone is out of the estimate within 10 s."""
+
+
+def capacity_of(
+    config: Config, cache_bytes: int | None, io_bytes_per_s: float
+) -> Callable[[], tuple[int, float]]:
+    """Return a function that returns the bytes of cache and the bytes a second of remote IO.
+
+    Raises `UsageError` if no cache is given, and no cache cluster configured.
+    """
+    if not io_bytes_per_s > 0:
+        raise UsageError("--remote-io of 0", "write for instance 200MB/s")
+    if cache_bytes is not None:
+        return lambda: (cache_bytes, io_bytes_per_s)
+    cluster = configured_cluster(config, os.environ)
+    if cluster is None:
+        raise UsageError(
+            "--cache is not given, and no cache cluster is configured",
+            "write for instance --cache 2TiB",
+        )
+    return ClusterCapacity(cluster, io_bytes_per_s)
+
+
+class ClusterCapacity:
+    """The capacity of a cache cluster: the sum over the nodes that answer, at most 5 s old."""
+
+    def __init__(
+        self,
+        cluster: CacheClusterSettings,
+        io_bytes_per_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._io, self._clock = cluster, io_bytes_per_s, clock
+        self._looked_at = float("-inf")
+        self._bytes = 0
+
+    def __call__(self) -> tuple[int, float]:
+        """Return the capacity. Raises `RegistryUnavailable` if it was never known."""
+        now = self._clock()
+        if now - self._looked_at >= _LOOK_EVERY_S:
+            self._looked_at = now
+            try:
+                nodes = cluster_nodes(self._cluster)
+            except RegistryUnavailable as error:
+                if not self._bytes:
+                    raise
+                log.warning("the cache cluster counts as it was: %s", error)
+            else:
+                found = [node.status for node in nodes if node.status is not None]
+                self._bytes = sum(status.budget_bytes for status in found)
+        return self._bytes, self._io

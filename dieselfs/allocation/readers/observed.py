@@ -1,0 +1,69 @@
+"""A process's view of its own reading: its speed, and how much of it is cached and effective."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dieselfs.allocation.estimator import IdealRate, ReadInterval, measured_ideal_rate
+
+_REMEMBERED: Final = 60
+"""The beats over which the ideal rate is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the readers of a process are."""
+
+    epoch: int | None
+    """None: no order is known, so a chunk may be read several times in an epoch."""
+    read_bytes: int
+    """The bytes that they have read since the process began, from wherever they came."""
+    waited_s: float
+    """How long they have waited for it."""
+
+
+class MeasuredSpeed:
+    """The ideal rate f* of one process's readers, as far as it can be seen (SiloD §4)."""
+
+    def __init__(self) -> None:
+        self._intervals: deque[ReadInterval] = deque(maxlen=_REMEMBERED)
+        self._last: tuple[Progress, float] | None = None
+
+    def note(self, progress: Progress, now: float) -> None:
+        """Take note of the progress at a time; call it about once a second."""
+        if self._last is not None:
+            former, at = self._last
+            read = progress.read_bytes - former.read_bytes
+            if read > 0 and now > at:
+                waited = max(0.0, progress.waited_s - former.waited_s)
+                self._intervals.append(ReadInterval(read, now - at, waited))
+        self._last = progress, now
+
+    @property
+    def rate(self) -> IdealRate | None:
+        """The rate while nothing waited, or else a lower bound; None if nothing was read."""
+        return measured_ideal_rate(self._intervals)
+
+
+class EffectiveBytes:
+    """How much of what is cached the readers hit in their present epoch (SiloD §6).
+
+    They are the bytes that were cached when the epoch began, and have stayed. With uniform caching
+    nothing takes their place, so the least of what is held since then says it. Without a known
+    order files of a chunk are read at any time of an epoch, so all that is held is effective.
+    """
+
+    def __init__(self, held_bytes: Callable[[], int]) -> None:
+        self._held_bytes = held_bytes
+        self._epoch: int | None = None
+        self.held_bytes = self.effective_bytes = 0
+
+    def note(self, epoch: int | None) -> None:
+        """Take note of what is held now."""
+        self.held_bytes = self._held_bytes()
+        if epoch is None or epoch != self._epoch:
+            self._epoch, self.effective_bytes = epoch, self.held_bytes
+        self.effective_bytes = min(self.effective_bytes, self.held_bytes)

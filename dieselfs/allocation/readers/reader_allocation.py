@@ -1,0 +1,306 @@
+"""The allocation of one reader: a process that reads one dataset for one job.
+
+It has the job's byte budget in this process, renews the reader's lease every second, and obeys what
+the answer says. Everything else that keeps to allocations is told from here: the SSD tier and node
+memory get the quotas of datasets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, ByteBudget
+from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, IoDecision
+from dieselfs.allocation.directory.directories import allocation_directory
+from dieselfs.allocation.directory.port import AllocationDirectory, Beat
+from dieselfs.allocation.directory.reader_lease import LEASE_S, NO_LIMIT, ReaderLease
+from dieselfs.allocation.readers.division import divided
+from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress
+from dieselfs.cache.jobs.beats import Beats
+from dieselfs.errors import RegistryUnavailable
+
+log = logging.getLogger(__name__)
+
+BEAT_S: Final = 1.0
+UNNAMED_BEAT_S: Final = 30.0
+"""The time between two looks of a reader without a job, while nothing is allocated at all."""
+CLOSE_S: Final = 0.5
+_WINDOW_S: Final = 5.0
+"""The time over which a use is measured: a chunk of 4 MiB may take seconds."""
+_FIRST_S: Final = 1.0
+"""The longest that the first read waits for what the directory says."""
+
+Quotas: TypeAlias = Mapping[bytes, int]
+"""The bytes of cache that datasets may use, by their ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationSettings:
+    """The job whose share a process has, and where it asks for it. Picklable."""
+
+    job: str
+    """The job's name; empty for the partition of readers without one."""
+    index_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationStatistics:
+    """The allocation of a reader, and its use of it."""
+
+    job: str
+    reader: str
+    job_bytes_per_s: float | None
+    """The remote IO of the job; None: no limit."""
+    allowed_bytes_per_s: float | None
+    """This reader's part of it."""
+    used_bytes_per_s: float
+    used_bytes: int
+    waited_s: float
+    """The seconds that readers have waited for the budget, summed over threads."""
+    waiting: int
+    quota_bytes: int | None
+    """The quota of the dataset; None: none is allocated."""
+    held_bytes: int
+    effective_bytes: int
+    speed_bytes_per_s: float
+    """The rate of the readers while nothing waited; 0: not known."""
+    speed_is_bound: bool
+    """True if that is only a lower bound."""
+    origin: str
+    """`hand`, `allocator`, or `none`."""
+    age_s: float | None
+    """Seconds since the directory answered last; None: never."""
+
+
+class ReaderAllocation:
+    """The allocation of one reader. Thread-safe; pickles to its arguments, as another reader.
+
+    Costs nothing before `begin`, or the first read. A forked child shares the byte budget if that
+    was made before.
+    """
+
+    def __init__(
+        self,
+        settings: AllocationSettings,
+        dataset: DatasetRef,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._dataset, self._clock = settings, dataset, clock
+        self.id = os.urandom(8).hex()
+        self._lock = threading.Lock()
+        self._beats: Beats[AllocationDirectory] | None = None
+        self._pid = 0
+        """The process that asks the directory."""
+        self._budget: ByteBudget | None = None
+        self._asked = threading.Event()
+        """Set when the directory was asked for the first time, whatever came of it."""
+        self._began: float | None = None
+        self._answered: float | None = None
+        self._samples: deque[tuple[float, int, float]] = deque()
+        """The time of each of the last beats, and the bytes used and seconds waited until then."""
+        self._share = 0.0
+        """The part of its job's remote IO that the reader may use once others have gone down."""
+        self._io: IoDecision | None = None
+        self._decisions: Decisions | None = None
+        self._speed = MeasuredSpeed()
+        self._effective = EffectiveBytes(lambda: 0)
+        self._progress: Callable[[], Progress] | None = None
+        self._dataset_bytes = 0
+        self._epoch: int | None = None
+        self._keepers: list[Callable[[Quotas], object]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReaderAllocation, (self._settings, self._dataset)
+
+    # What the reader is; call these before `begin`.
+
+    def reads(self, dataset_bytes: int, progress: Callable[[], Progress]) -> None:
+        """Report this progress, and how large the dataset is."""
+        self._dataset_bytes, self._progress = dataset_bytes, progress
+
+    def caches(self, held_bytes: Callable[[], int]) -> None:
+        """Report how much of the dataset is cached here."""
+        self._effective = EffectiveBytes(held_bytes)
+
+    def keeps(self, keep: Callable[[Quotas], object]) -> None:
+        """Tell `keep` the quotas of all datasets when they have changed."""
+        self._keepers.append(keep)
+
+    def begin(self) -> None:
+        """Ask the directory from now on. Returns at once."""
+        with self._lock:
+            if self._beats is not None:
+                return
+            if self._settings.job:
+                self._budget = ByteBudget()
+            self._pid = os.getpid()
+            self._beats = Beats(
+                partial(allocation_directory, self._settings.index_url),
+                [self],
+                self._interval_s,
+                name="allocation",
+                what="allocations",
+            )
+        self._beats.start()
+
+    def payer(self) -> ByteBudget | None:
+        """Return the budget that pays for what is read; None: nobody does.
+
+        The first call waits until the directory has been asked, up to a second.
+        """
+        if not self._asked.is_set():
+            self.begin()
+            if self._settings.job and self._pid == os.getpid():
+                self._asked.wait(_FIRST_S)
+            self._asked.set()
+        return self._budget
+
+    def statistics(self) -> AllocationStatistics:
+        """Return what is allocated now, and what was used of it."""
+        now, budget, io = self._clock(), self._budget, self._io
+        used = None if budget is None else budget.statistics()
+        rate, speed = None if budget is None else budget.bytes_per_s, self._speed.rate
+        decided = self._decision_on_cache()
+        decision = io or decided
+        return AllocationStatistics(
+            job=self._settings.job,
+            reader=self.id,
+            job_bytes_per_s=None if io is None else io.bytes_per_s,
+            allowed_bytes_per_s=rate,
+            used_bytes_per_s=self._used()[0],
+            used_bytes=0 if used is None else used.used_bytes,
+            waited_s=0.0 if used is None else used.waited_s,
+            waiting=0 if used is None else used.waiting,
+            quota_bytes=None if decided is None else decided.size_bytes,
+            held_bytes=self._effective.held_bytes,
+            effective_bytes=self._effective.effective_bytes,
+            speed_bytes_per_s=0.0 if speed is None else speed.bytes_per_s,
+            speed_is_bound=speed is None or speed.is_lower_bound,
+            origin="none" if decision is None else decision.origin,
+            age_s=None if self._answered is None else now - self._answered,
+        )
+
+    def release(self) -> None:
+        """Let all reads through from now on, because the process ends: none fails for waiting."""
+        self._asked.set()
+        if self._budget is not None:
+            self._budget.close()
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Let all reads through, and give back the lease within this time."""
+        self.release()
+        if self._beats is not None:
+            self._beats.close(timeout_s)
+
+    # The thread of the beats calls the methods below.
+
+    def beat(self, directory: AllocationDirectory) -> None:
+        """Renew the lease, and obey. Raises `RegistryUnavailable`; then all stays as it is."""
+        now = self._clock()
+        self._began = now if self._began is None else self._began
+        self._observe(now)
+        try:
+            answer = directory.beat(self._lease(now), LEASE_S)
+            self._answered = now
+            self._obey(answer)
+            if self._decisions is None or answer.cache_version != self._decisions.version:
+                self._learn(directory.decisions())
+        except RegistryUnavailable as error:
+            if self._settings.job:
+                raise
+            log.debug("nothing is known of allocations: %s", error)
+        finally:
+            self._asked.set()
+
+    def end(self, directory: AllocationDirectory) -> None:
+        """Give back the lease."""
+        directory.withdraw(self.id)
+
+    def _lease(self, now: float) -> ReaderLease:
+        rate, speed = None if self._budget is None else self._budget.bytes_per_s, self._speed.rate
+        used, bound = self._used()
+        return ReaderLease(
+            reader=self.id,
+            job=self._settings.job,
+            host=os.uname().nodename[:255],
+            pid=os.getpid(),
+            dataset=self._dataset.name,
+            dataset_id=self._dataset.id.hex(),
+            dataset_bytes=self._dataset_bytes,
+            epoch=self._epoch or 0,
+            allowed_bytes_per_s=NO_LIMIT if rate is None else rate,
+            used_bytes_per_s=used,
+            bound=bound,
+            held_bytes=self._effective.held_bytes,
+            effective_bytes=self._effective.effective_bytes,
+            speed_bytes_per_s=0.0 if speed is None else speed.bytes_per_s,
+            speed_is_bound=speed is None or speed.is_lower_bound,
+            age_s=now - (self._began or now),
+        )
+
+    def _decision_on_cache(self) -> CacheDecision | None:
+        decisions = self._decisions
+        return None if decisions is None else decisions.cache_of(self._dataset.id.hex())
+
+    def _interval_s(self) -> float:
+        is_concerned = self._settings.job or self._io is not None or self._decisions is not None
+        return BEAT_S if is_concerned else UNNAMED_BEAT_S
+
+    def _observe(self, now: float) -> None:
+        if self._progress is not None:
+            progress = self._progress()
+            self._speed.note(progress, now)
+            self._epoch = progress.epoch
+        self._effective.note(self._epoch)
+        if self._budget is not None:
+            found = self._budget.statistics()
+            self._samples.append((now, found.used_bytes, found.waited_s))
+            while now - self._samples[0][0] > _WINDOW_S:
+                self._samples.popleft()
+
+    def _used(self) -> tuple[float, float]:
+        """Return the bytes a second that were used, and the share of the time spent waiting."""
+        samples = self._samples
+        if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
+            return 0.0, 0.0
+        (since, used, waited), (now, used_now, waited_now) = samples[0], samples[-1]
+        elapsed = now - since
+        return max(0.0, used_now - used) / elapsed, min(1.0, (waited_now - waited) / elapsed)
+
+    def _obey(self, answer: Beat) -> None:
+        """Allow what the job's remote IO and the needs of its readers give this one.
+
+        Less counts at once, and more a beat later, when the others have gone down.
+        """
+        self._io = io = answer.io
+        if io is None:
+            if self._budget is not None:
+                self._budget.set_rate(None)
+            return
+        total = max(float(FLOOR_BYTES_PER_S), io.bytes_per_s)
+        share = divided(answer.peers, total).get(self.id, total) / total
+        if len(answer.peers) <= 1:
+            self._share = share
+        allowed, self._share = min(share, self._share), share
+        if self._budget is None:
+            self._budget = ByteBudget()
+        self._budget.set_rate(allowed * total)
+
+    def _learn(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        for keep in self._keepers:
+            keep(_quotas(decisions))
+
+
+def _quotas(decisions: Decisions) -> Quotas:
+    found = decisions.caches_in_force.values()
+    return {bytes.fromhex(each.dataset_id): each.size_bytes for each in found}

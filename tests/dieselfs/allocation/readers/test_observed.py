@@ -1,0 +1,45 @@
+from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress
+
+
+def test_the_speed_is_that_of_the_time_without_waiting() -> None:
+    speed = MeasuredSpeed()
+    read = waited = 0.0
+    for second in range(10):
+        speed.note(Progress(0, int(read), waited), float(second))
+        read, waited = read + (60 if second % 2 else 20), waited + (0 if second % 2 else 0.7)
+    assert speed.rate is not None
+    assert (speed.rate.bytes_per_s, speed.rate.is_lower_bound) == (60, False)
+
+
+def test_readers_that_always_wait_give_a_lower_bound() -> None:
+    speed = MeasuredSpeed()
+    for second in range(5):
+        speed.note(Progress(0, 10 * second, 0.5 * second), float(second))
+    assert speed.rate is not None
+    assert (speed.rate.bytes_per_s, speed.rate.is_lower_bound) == (10, True)
+
+
+def test_pauses_in_which_nothing_is_read_say_nothing_of_the_speed() -> None:
+    speed = MeasuredSpeed()
+    for second, read in enumerate((0, 50, 50, 50, 100)):
+        speed.note(Progress(0, read, 0.0), float(second))
+    assert speed.rate is not None
+    assert speed.rate.bytes_per_s == 50
+
+
+def test_nothing_read_has_no_speed() -> None:
+    speed = MeasuredSpeed()
+    speed.note(Progress(0, 0, 0.0), 0.0)
+    speed.note(Progress(0, 0, 0.0), 1.0)
+    assert speed.rate is None
+
+
+def test_what_is_cached_in_an_epoch_is_effective_in_the_next() -> None:
+    held = [0]
+    effective = EffectiveBytes(lambda: held[0])
+    seen = []
+    for epoch, now in ((0, 0), (0, 40), (0, 80), (1, 80), (1, 100), (1, 60), (1, 100), (2, 100)):
+        held[0] = now
+        effective.note(epoch)
+        seen.append(effective.effective_bytes)
+    assert seen == [0, 0, 0, 80, 80, 60, 60, 100]
