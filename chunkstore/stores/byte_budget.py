@@ -9,8 +9,7 @@ that no killed process can keep guards it (`forked_lock`). Each process has line
 the first thread of a process's lines watches the budget, so a change that another process makes is
 noticed within `_LOOK_S`; a change of the own process, at once.
 
-A budget without a limit costs 0.5 µs a read: its bytes are counted in the process, and added to the
-shared count at most every `_TELL_S`.
+A read that need not wait costs about 1 µs, and 2 µs in processes that have forked.
 """
 
 from __future__ import annotations
@@ -25,14 +24,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
-from chunkstore.stores.byte_rate import TokenBucket
+from chunkstore.stores.byte_rate import opens_at
 from chunkstore.stores.forked_lock import ForkedLock
 from chunkstore.stores.paused_time import paused
 
 FLOOR_BYTES_PER_S: Final = 256 << 10
 """The rate that 0 means, so that no reader waits for ever."""
 _LOOK_S: Final = 0.05
-_TELL_S: Final = 0.1
 _RATE, _PAID_UNTIL, _USED, _WAITED, _AHEAD_WAITED, _BOUND, _BOUND_UNTIL, _WORDS = range(8)
 """The words of the shared memory; the rate is infinite without a limit."""
 Wait = Callable[[threading.Event, float | None], object]
@@ -133,18 +131,16 @@ class ByteBudget:
         self._shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
         self._shared[_RATE], self._shared[_PAID_UNTIL] = math.inf, clock()
         self._guard = ForkedLock()
+        """It guards the shared memory of all processes, and the lines of this one."""
         self._is_closed = False
         renew_now_and_after_fork(self)
         self.set_rate(bytes_per_s)
 
     def renew(self) -> None:
         """Start without waiting threads; called at first and in a forked child."""
-        self._lock = threading.Lock()
         self._waiters: list[_Waiter] = []
         self._noted_at = 0.0
         """The time until which the seconds of the waiting threads are counted."""
-        self._untold_bytes = 0
-        self._tell_at = 0.0
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -155,55 +151,49 @@ class ByteBudget:
     def set_rate(self, bytes_per_s: float | None) -> None:
         """Change the rate; None: no limit, and 0 means `FLOOR_BYTES_PER_S`.
 
-        Waiting threads go by the new rate at once. Raises `ValueError` for a negative rate.
+        Waiting threads go by the new rate at once. Bytes that are owed stay the same, unless there
+        is no limit any more. Raises `ValueError` for a negative rate.
         """
         if bytes_per_s is not None and not 0 <= bytes_per_s < math.inf:
             raise ValueError(f"a rate must be 0 bytes a second or more, not {bytes_per_s}")
         rate = math.inf if bytes_per_s is None else bytes_per_s or float(FLOOR_BYTES_PER_S)
-        if rate == self._shared[_RATE]:
+        shared = self._shared
+        if rate == shared[_RATE]:
             return
         with self._guard:
-            now, before = self._clock(), self._shared[_RATE]
-            bucket = TokenBucket(before, self._shared[_PAID_UNTIL])
-            if math.inf in (rate, before):
-                bucket.paid_until = now
-            else:
-                bucket.change_rate(rate, now)
-            self._shared[_PAID_UNTIL], self._shared[_RATE] = bucket.paid_until, rate
-        self.reorder()
+            now = self._clock()
+            owed_s = opens_at(shared[_PAID_UNTIL], now) - now
+            is_limited = math.inf not in (rate, shared[_RATE])
+            shared[_PAID_UNTIL] = now + (owed_s * shared[_RATE] / rate if is_limited else 0.0)
+            shared[_RATE] = rate
+            self._wake_first()
 
     def take(self, size_bytes: int) -> None:
         """Wait until `size_bytes` more may be read. Never raises.
 
         They pass when all that passed before is paid for, however many they are.
         """
-        if self._shared[_RATE] == math.inf or self._is_closed:
-            self._count(size_bytes)
-        elif self._waiters or self._seconds_left(None, size_bytes):
+        with self._guard:
+            passes = not self._waiters and self._pay_if_open(size_bytes) <= 0
+        if not passes:
             self._take_in_turn(size_bytes)
 
     def charge(self, size_bytes: int) -> None:
         """Pay for bytes that have been read already, without waiting; negative gives back."""
-        if not size_bytes:
-            return
-        if self._shared[_RATE] == math.inf:
-            self._count(size_bytes)
-        else:
-            with self._guard:
-                self._pay(size_bytes, self._clock())
+        with self._guard:
+            self._pay(size_bytes, self._clock())
             if size_bytes < 0:
-                self.reorder()
+                self._wake_first()
 
     def reorder(self) -> None:
-        """Have the first waiting thread look again, after the rate or a turn has changed."""
-        with self._lock:
+        """Have the first waiting thread look again, after a turn has changed."""
+        with self._guard:
             self._wake_first()
 
     def statistics(self) -> BudgetStatistics:
-        """Return the current counts. Those of other processes may be 0.1 s old."""
-        with self._lock, self._guard:
+        """Return the current counts. The seconds of other processes may be 0.1 s old."""
+        with self._guard:
             self._note_waits(self._clock())
-            self._tell()
             words = self._shared.tolist()[:_WORDS]
             waiting = len(self._waiters)
         return BudgetStatistics(
@@ -213,7 +203,7 @@ class ByteBudget:
     def close(self) -> None:
         """Let all threads of this process through, now and later."""
         self._is_closed = True
-        with self._lock:
+        with self._guard:
             for waiter in self._waiters:
                 waiter.wake.set()
 
@@ -230,38 +220,30 @@ class ByteBudget:
             paused(self._clock() - began)
 
     def _enter(self, waiter: _Waiter) -> None:
-        with self._lock, self._guard:
+        with self._guard:
             self._note_waits(self._clock())
             self._waiters.append(waiter)
 
     def _leave(self, waiter: _Waiter) -> None:
-        with self._lock, self._guard:
+        with self._guard:
             self._note_waits(self._clock())
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             self._wake_first()
 
-    def _seconds_left(self, waiter: _Waiter | None, size_bytes: int) -> float:
-        """Return 0 if the bytes pass now, which are paid for then, else the seconds to wait.
+    def _seconds_left(self, waiter: _Waiter, size_bytes: int) -> float:
+        """Return 0 if the bytes pass now, and pay for them; else the seconds to wait.
 
-        They are infinite for a thread that is not the first one. Without a `waiter` the caller
-        saw empty lines.
+        They are infinite for a thread that is not the first one.
         """
-        with self._lock:
-            if self._is_closed:
-                return 0
-            if waiter is not None:
-                waiter.wake.clear()
-                if self._first() is not waiter:
-                    return math.inf
-            with self._guard:
-                now = self._clock()
-                self._note_waits(now)
-                left_s = self._shared[_PAID_UNTIL] - now
-                if left_s > 0 and self._shared[_RATE] != math.inf:
-                    return left_s
-                self._pay(size_bytes, now)
-                return 0
+        with self._guard:
+            waiter.wake.clear()
+            if self._first() is not waiter and not self._is_closed:
+                return math.inf
+            self._note_waits(self._clock())
+            return self._pay_if_open(size_bytes)
+
+    # The methods below are called with the guard held.
 
     def _first(self) -> _Waiter:
         """Return the first thread of the readers' line, else of the other one."""
@@ -271,33 +253,22 @@ class ByteBudget:
         if self._waiters:
             self._first().wake.set()
 
-    def _count(self, size_bytes: int) -> None:
-        """Count bytes that nobody has to wait for."""
-        now = self._clock()
-        with self._lock:
-            self._untold_bytes += size_bytes
-            if now >= self._tell_at:
-                self._tell_at = now + _TELL_S
-                with self._guard:
-                    self._tell()
-
-    # The methods below are called with the guard held.
-
-    def _tell(self) -> None:
-        """Add what this process has counted to the shared count; the lock is held too."""
-        self._shared[_USED] += self._untold_bytes
-        self._untold_bytes = 0
+    def _pay_if_open(self, size_bytes: int) -> float:
+        """Pay for the bytes and return 0 if they pass now, else the seconds until they do."""
+        now, shared = self._clock(), self._shared
+        left_s = shared[_PAID_UNTIL] - now
+        if left_s > 0 and shared[_RATE] != math.inf and not self._is_closed:
+            return left_s
+        self._pay(size_bytes, now)
+        return 0
 
     def _pay(self, size_bytes: int, now: float) -> None:
         shared = self._shared
         shared[_USED] += size_bytes
-        if shared[_RATE] != math.inf:
-            bucket = TokenBucket(shared[_RATE], shared[_PAID_UNTIL])
-            bucket.pay(size_bytes, now)
-            shared[_PAID_UNTIL] = bucket.paid_until
+        shared[_PAID_UNTIL] = opens_at(shared[_PAID_UNTIL], now) + size_bytes / shared[_RATE]
 
     def _note_waits(self, now: float) -> None:
-        """Count the seconds until now of all threads that wait; the lock is held too."""
+        """Count the seconds until now of all threads that wait."""
         shared = self._shared
         if self._waiters:
             seconds = now - self._noted_at

@@ -1,11 +1,15 @@
-"""A limit on bytes a second, shared by threads: a token bucket that is paid before reading."""
+"""A limit on bytes a second, shared by threads: a token bucket that is paid before reading.
+
+The bucket is one number: the time until which all bytes let through so far are paid for. The next
+bytes pass from that time on, and are paid for after it. So bytes of any size pass in the end, and
+the rate is exceeded by the burst and the bytes that passed last at most.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 BURST_S: Final = 0.25
@@ -16,30 +20,12 @@ class Stopped(Exception):
     """The wait was cancelled."""
 
 
-@dataclass(slots=True)
-class TokenBucket:
-    """The arithmetic of a token bucket: it knows until when all bytes let through are paid for.
+def opens_at(paid_until: float, now: float) -> float:
+    """Return the time from which the next bytes may pass, `BURST_S` before `now` at the earliest.
 
-    The next bytes may pass from that time on, and are paid for after it. So bytes of any size pass
-    in the end, and no rate is exceeded but by the burst and the bytes that passed last.
+    They pass at once if it lies before `now`; what was not used longer ago is lost.
     """
-
-    bytes_per_s: float
-    paid_until: float
-
-    def opens_at(self, now: float) -> float:
-        """Return the time from which the next bytes may pass; up to `BURST_S` before `now`."""
-        return max(self.paid_until, now - BURST_S)
-
-    def pay(self, size_bytes: float, now: float) -> None:
-        """Pay for bytes that pass when the bucket opens; a negative size is given back."""
-        self.paid_until = self.opens_at(now) + size_bytes / self.bytes_per_s
-
-    def change_rate(self, bytes_per_s: float, now: float) -> None:
-        """Change the rate; the bytes that are owed or saved stay the same."""
-        ahead_s = self.opens_at(now) - now
-        self.paid_until = now + ahead_s * self.bytes_per_s / bytes_per_s
-        self.bytes_per_s = bytes_per_s
+    return max(paid_until, now - BURST_S)
 
 
 class ByteRate:
@@ -60,8 +46,9 @@ class ByteRate:
         """
         if bytes_per_s is not None and bytes_per_s <= 0:
             raise ValueError(f"a rate must be more than 0 bytes a second, not {bytes_per_s}")
-        self._bucket = None if bytes_per_s is None else TokenBucket(bytes_per_s, clock())
+        self._bytes_per_s = bytes_per_s
         self._clock = clock
+        self._paid_until = clock()
         self._stopped = threading.Event()
         self._wait = wait or self._stopped.wait
         self._lock = threading.Lock()
@@ -73,12 +60,12 @@ class ByteRate:
         """
         if self._stopped.is_set():
             raise Stopped
-        if self._bucket is None:
+        if self._bytes_per_s is None:
             return
         with self._lock:
             now = self._clock()
-            start = self._bucket.opens_at(now)
-            self._bucket.pay(size_bytes, now)
+            start = opens_at(self._paid_until, now)
+            self._paid_until = start + size_bytes / self._bytes_per_s
         if start > now and self._wait(start - now):
             raise Stopped
 

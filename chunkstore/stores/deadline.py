@@ -26,7 +26,7 @@ from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import ListsFolders, folders_of
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
-from chunkstore.stores.read_meter import ReadMeter, current_meter
+from chunkstore.stores.read_meter import of_thread
 from chunkstore.stores.read_wrapper import StoreWrapper
 from chunkstore.stores.time_left import time_left_s
 
@@ -112,12 +112,14 @@ class DeadlineStore(StoreWrapper):
         After a success, `then` is called in the read's thread, even if no caller waits any more.
         Before it, the bytes are counted by the meter of the caller's thread.
         """
-        meter = current_meter()
+        meter = of_thread.meter
 
         def act() -> Buffer:
             data = read.of(self._wrapped)
             if meter is not None:
-                self._count(meter, len(data))
+                with self._lock:
+                    self.metered_bytes += len(data)
+                meter.answered(len(data))
             then()
             return data
 
@@ -134,11 +136,6 @@ class DeadlineStore(StoreWrapper):
     def statistics(self) -> DeadlineStatistics:
         """Return the current counts."""
         return DeadlineStatistics(self._abandoned, self._threads.count)
-
-    def _count(self, meter: ReadMeter, size_bytes: int) -> None:
-        with self._lock:
-            self.metered_bytes += size_bytes
-        meter.count(size_bytes)
 
     def _bounded(self, function: Callable[[], T], what: str) -> T:
         answers: Answers[T] = SimpleQueue()

@@ -1,4 +1,4 @@
-"""A meter of the bytes that the requests of one read return, hedges and repeated requests too.
+"""A meter of the requests that one read makes of a store, hedges and repeated requests too.
 
 The thread that reads sets its meter, and the wrapper that starts requests (`deadline`) takes it
 along. Nothing is counted for a thread without a meter.
@@ -6,53 +6,41 @@ along. Nothing is counted for a thread without a meter.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-_of_thread = threading.local()
+
+class _OfThread(threading.local):
+    """The meter of a thread's read, if it has one."""
+
+    meter: ReadMeter | None = None
+
+
+of_thread = _OfThread()
 
 
 class ReadMeter:
-    """The bytes of one read. Thread-safe: its requests run in threads of their own."""
+    """The requests of one read that were answered. Thread-safe: each has a thread of its own.
 
-    __slots__ = ("_bytes", "_late", "_lock")
+    The read pays for one of them. The meter charges the bytes of every other one, when they come.
+    """
 
-    def __init__(self, late: Callable[[int], None]) -> None:
-        """`late` gets the bytes of each request that is answered after the end of the read."""
-        self._late: Callable[[int], None] = late
-        self._lock = threading.Lock()
-        self._bytes: int | None = 0
-        """None after the end of the read."""
+    __slots__ = ("_charge", "_number")
 
-    def count(self, size_bytes: int) -> None:
-        """Note the bytes that a request has returned."""
-        with self._lock:
-            is_late = self._bytes is None
-            if self._bytes is not None:
-                self._bytes += size_bytes
-        if is_late:
-            self._late(size_bytes)
+    def __init__(self, charge: Callable[[int], None]) -> None:
+        self._charge: Callable[[int], None] = charge
+        self._number = itertools.count()
+        """The number of the next request that is answered: taking it is one step."""
 
-    def end(self) -> int:
-        """Return the bytes until now. Later ones go to `late`. Call it once."""
-        with self._lock:
-            counted, self._bytes = self._bytes, None
-        assert counted is not None
-        return counted
+    def answered(self, size_bytes: int) -> None:
+        """Note that a request has returned so many bytes."""
+        if next(self._number):
+            self._charge(size_bytes)
 
+    def nothing_came(self) -> bool:
+        """Return whether no request was answered, at the end of a read that failed.
 
-def current_meter() -> ReadMeter | None:
-    """Return the meter of this thread's read, if it has one."""
-    meter: ReadMeter | None = getattr(_of_thread, "meter", None)
-    return meter
-
-
-@contextmanager
-def metered(meter: ReadMeter) -> Iterator[None]:
-    """Have this thread's requests counted, within the `with` block."""
-    _of_thread.meter = meter
-    try:
-        yield
-    finally:
-        _of_thread.meter = None
+        If so, the read pays for none, and the bytes that come later are charged.
+        """
+        return not next(self._number)

@@ -318,7 +318,11 @@ class TestTheLock:
                 raise OSError(errno.EDEADLK, "deadlock")
 
         monkeypatch.setattr(fcntl, "lockf", lockf)
-        with ForkedLock():
+        lock = ForkedLock()
+        with lock:
+            assert not calls  # nobody has forked it
+        lock.share()
+        with lock:
             pass
         assert calls == [fcntl.LOCK_EX] * 3 + [fcntl.LOCK_UN]
 
