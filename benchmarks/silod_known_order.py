@@ -14,10 +14,12 @@ from dieselfs.allocation.simulation.known_orders import (
     Rule,
     SharedReads,
     belady_share,
+    epoch_course,
     fetched_share,
 )
 
 SHARES = (0.1, 0.25, 0.5, 0.75)
+PARTS = 10
 ITEMS = 1000
 WINDOW = ITEMS // 250
 """As 8 chunks under way of a dataset of 2,000."""
@@ -48,7 +50,9 @@ def one_job() -> None:
     """Report the bytes of the store an epoch, over those of the dataset.
 
     The plan needs no room for its window beside what it keeps: the hits of Belady's choice come
-    first in an epoch, and what is kept for the next one grows as they go.
+    first in an epoch, and what is kept for the next one grows as they go. `epoch_time` is that of a
+    job without fetching ahead over its ideal one, with the remote IO that would be just enough if
+    hits came evenly.
     """
     reads = SharedReads(ITEMS, (1,))
     for window in (0, WINDOW):
@@ -64,7 +68,15 @@ def one_job() -> None:
                 expected_share=expected,
                 off={rule: found[rule] / expected - 1 for rule in ("plan", "uniform")},
                 bar=0.02,
+                epoch_time={rule: epoch_time(reads, memory, rule) for rule in RULES},
             )
+
+
+def epoch_time(reads: SharedReads, memory: int, rule: Rule) -> float:
+    """Return the time of an epoch over that in which nothing waits."""
+    io = 1 - memory / reads.items
+    course = epoch_course(reads, memory, rule, PARTS)
+    return sum(max(1.0, misses / io) for misses in course) / PARTS
 
 
 def shared() -> None:

@@ -106,6 +106,23 @@ def fetched_share(reads: SharedReads, memory: int, rule: Rule, window: int = 0) 
     return (replayed.fetched - before) / (len(turns) - warm)
 
 
+def epoch_course(reads: SharedReads, memory: int, rule: Rule, parts: int) -> list[float]:
+    """Return the share of the reads that miss in each part of an epoch, for one job.
+
+    Nothing is fetched ahead. The first two epochs are not counted.
+    """
+    replayed = _Replay(reads, memory, rule, window=0)
+    missed = [0] * parts
+    for epoch in range(reads.epochs):
+        for part in range(parts):
+            before = replayed.fetched
+            for _ in range(reads.items // parts):
+                replayed.read(0)
+            missed[part] += (replayed.fetched - before) * (epoch >= _WARM_EPOCHS)
+    counted = (reads.epochs - _WARM_EPOCHS) * (reads.items // parts)
+    return [each / counted for each in missed]
+
+
 class ItemMemory:
     """A memory of equal items with an eviction policy."""
 

@@ -9,6 +9,7 @@ from dieselfs.allocation.simulation.known_orders import (
     Rule,
     SharedReads,
     belady_share,
+    epoch_course,
     fetched_share,
 )
 
@@ -16,6 +17,9 @@ ITEMS = 300
 SHARES = (0.1, 0.25, 0.5, 0.75)
 TWO, FOUR = SharedReads(ITEMS, (1, 1)), SharedReads(ITEMS, (1, 1, 1, 1), epochs=4)
 DRAWS = SharedReads(ITEMS, (1,), epochs=12, draws=True)
+
+
+BESIDE_EACH_OTHER: tuple[Rule, ...] = ("plan", "uniform")
 
 
 def memory(share: float) -> int:
@@ -34,6 +38,14 @@ def test_for_one_job_no_order_beats_uniform_caching(share: float, window: int) -
     assert uniform == pytest.approx(expected, rel=0.02)
     assert 1 - belady_share(reads, memory(share)) == pytest.approx(1 - share, rel=0.01)
     assert fetched_share(reads, memory(share), "lru") > uniform + 0.05
+
+
+def test_the_hits_of_belady_come_first_in_an_epoch() -> None:
+    """So a job that fetches nothing ahead leaves remote IO idle, and then waits for it."""
+    reads = SharedReads(ITEMS, (1,))
+    plan, uniform = (epoch_course(reads, ITEMS // 2, rule, 4) for rule in BESIDE_EACH_OTHER)
+    assert plan == [0, 0, 1, 1]
+    assert uniform == pytest.approx([0.5] * 4, abs=0.1)
 
 
 @pytest.mark.parametrize(
