@@ -47,7 +47,8 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:
     from dieselfs.advice.recorder import Recorder, TraceSettings
     from dieselfs.advice.recording_store import RecordingStore
-    from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
+    from dieselfs.allocation.readers.allocation_settings import AllocationSettings
+    from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
     from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, SsdTierStatistics
     from dieselfs.cache.whereabouts import SsdPlace, Whereabouts
 
@@ -96,7 +97,7 @@ def _client_allocation(
     config: Config, task: str | None, environment: Mapping[str, str]
 ) -> AllocationSettings | None:
     """Return the settings of a client with a job; one without takes what it gets."""
-    from dieselfs.allocation.readers.reader_allocation import AllocationSettings
+    from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 
     job = job_name(None, config.job, task or environment.get(TASK_VARIABLE), environment)
     return AllocationSettings(job, config.index.value) if job else None

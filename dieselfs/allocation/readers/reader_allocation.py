@@ -23,6 +23,7 @@ from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, Io
 from dieselfs.allocation.directory.directories import allocation_directory
 from dieselfs.allocation.directory.port import AllocationDirectory, Beat
 from dieselfs.allocation.directory.reader_lease import LEASE_S, NO_LIMIT, ReaderLease
+from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.division import divided
 from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress
 from dieselfs.cache.jobs.beats import Beats
@@ -41,15 +42,6 @@ _FIRST_S: Final = 1.0
 
 Quotas: TypeAlias = Mapping[bytes, int]
 """The bytes of cache that datasets may use, by their ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationSettings:
-    """The job whose share a process has, and where it asks for it. Picklable."""
-
-    job: str
-    """The job's name; empty for the partition of readers without one."""
-    index_url: str
 
 
 @dataclass(frozen=True, slots=True)

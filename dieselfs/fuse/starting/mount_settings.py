@@ -96,7 +96,7 @@ def ssd_settings(config: Config, request: MountRequest) -> SsdSettings | None:
 
 def read_settings(config: Config, request: MountRequest) -> ReadSettings:
     """Return the parts through which the mount reads."""
-    from dieselfs.allocation.readers.reader_allocation import AllocationSettings
+    from dieselfs.allocation.readers.allocation_settings import AllocationSettings
     from dieselfs.cache.cached_datasets import cached_datasets
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.trace_options import trace_settings

@@ -246,6 +246,7 @@ def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
         "quota_bytes": 8 * MIB,
         "ttl_s": 7 * 86_400,
         "pinned": True,
+        "allocated_bytes": None,
     }
     assert dlcmd("cache", "ls", "--json").records[0]["quota_bytes"] == 8 * MIB
     assert dlcmd("cache", "unpin", "pets").code == ExitCode.OK
