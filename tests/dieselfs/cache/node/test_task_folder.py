@@ -344,7 +344,8 @@ def test_sweeps_and_starts_race(tmp_path: Path) -> None:
     text = """
 from dieselfs.cache.node import task_folder
 from dieselfs.cache.node.task_folder import sweep
-leadership.release(remove_folder=True)
+if leadership is not None:  # the other sweeper may lead the task at this moment
+    leadership.release(remove_folder=True)
 print("sweeps", flush=True)
 while True:
     sweep(root)
