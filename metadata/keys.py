@@ -58,3 +58,21 @@ def chunks_of(dataset_id: bytes) -> bytes:
 def state_of(dataset_id: bytes) -> bytes:
     """Return the key of the map with the state records `APPLIED` and `TOTALS`."""
     return _tag(dataset_id) + b"s"
+
+
+_ALLOCATION = b"dieselfs:{allocation}:"
+"""All keys of the allocation directory are in one slot, so a script may see several of them."""
+ALLOCATED_CACHES = _ALLOCATION + b"caches"
+ALLOCATED_IO = _ALLOCATION + b"io"
+ALLOCATION_JOBS = _ALLOCATION + b"jobs"
+ALLOCATION_STATE = _ALLOCATION + b"state"
+ALLOCATION_LEADER = _ALLOCATION + b"leader"
+READER_LEASES = _ALLOCATION + b"leases"
+"""The hash reader -> its lease."""
+READER_ENDS = _ALLOCATION + b"ends"
+"""The sorted set reader -> end of its lease (ms)."""
+
+
+def reader_ends_of(job: str) -> bytes:
+    """Return the key of the sorted set reader -> end of its lease (ms), of one job's readers."""
+    return READER_ENDS + b":" + xxhash.xxh3_64_hexdigest(job.encode()).encode()

@@ -46,16 +46,17 @@ class RedisAddress:
 
 
 class Script:
-    """A Lua script of this package, called by its hash."""
+    """A Lua script of this package, called by its hash. The first files may have its functions."""
 
-    def __init__(self, file: str) -> None:
-        self.text = files(__package__).joinpath(file).read_text()
+    def __init__(self, *names: str) -> None:
+        folder = files(__package__)
+        self.text = "".join(folder.joinpath(name).read_text() for name in names)
         self.sha1 = hashlib.sha1(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class RedisCommand:
-    """One command about one key."""
+    """One command about one key, or, if it is a script, about several of a slot."""
 
     key: bytes
     arguments: Sequence[Argument]
@@ -67,14 +68,17 @@ class RedisCommand:
     """True if a replica should have the write before anything that depends on it is put."""
     asking: RedisAddress | None = field(default=None)
     """The server that the key is moving to: it is asked this once."""
+    more_keys: Sequence[bytes] = ()
+    """Further keys of a script, in the slot of the first one."""
 
     def words(self) -> Sequence[Argument]:
         """Return the words to send."""
         if self.script is None:
             return self.arguments
+        keys = (str(1 + len(self.more_keys)), self.key, *self.more_keys)
         if self.by_text:
-            return ("EVAL", self.script.text, "1", self.key, *self.arguments)
-        return ("EVALSHA", self.script.sha1, "1", self.key, *self.arguments)
+            return ("EVAL", self.script.text, *keys, *self.arguments)
+        return ("EVALSHA", self.script.sha1, *keys, *self.arguments)
 
     def size_bytes(self) -> int:
         """Return the size of the arguments."""

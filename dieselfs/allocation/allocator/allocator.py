@@ -13,7 +13,7 @@ from typing import Final
 from dieselfs.allocation.allocator.present_jobs import PresentJob, present_jobs
 from dieselfs.allocation.allocator.remote_io import LentOut
 from dieselfs.allocation.directory.decisions import Decisions
-from dieselfs.allocation.directory.port import AllocationDirectory
+from dieselfs.allocation.directory.port import SETTLED_S, AllocationDirectory
 from dieselfs.allocation.jobs import Allocation, Policy, Resources
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ class Allocator:
             self._allocated_at = -math.inf
             return leader
         decisions, now = directory.decisions(), self._clock()
+        if decisions.awake_s < SETTLED_S:  # readers that are not back yet would count as gone
+            return None
         rising, self._rising = self._rising, None
         if rising is not None:
             _News.of(rising, decisions, raises=True).publish(rising, directory)

@@ -7,8 +7,9 @@ dataset's id too, so a dataset that was made again under its name has none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -132,6 +133,9 @@ class Decisions:
     ios: Sequence[IoDecision] = ()
     version: int = 0
     """A number that changes with each decision on a cache; 0: there was none yet."""
+    life: int = 0
+    """See `Beat`, as for the next."""
+    awake_s: float = field(default=math.inf, compare=False)
 
     @cached_property
     def caches_in_force(self) -> Mapping[str, CacheDecision]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.directory.port import AllocationDirectory
 from dieselfs.cache.jobs.registries import is_redis
-from metadata.errors import IndexUnavailable
 
 
 def allocation_directory(index_url: str) -> AllocationDirectory:
@@ -16,4 +15,6 @@ def allocation_directory(index_url: str) -> AllocationDirectory:
     """
     if not is_redis(index_url):
         return FolderDirectory()
-    raise IndexUnavailable("an allocation directory in Redis")
+    from dieselfs.allocation.directory.redis_directory import RedisDirectory
+
+    return RedisDirectory(index_url)

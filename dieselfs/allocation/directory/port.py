@@ -7,6 +7,7 @@ of the node, so the clocks of readers do not matter. One thread at a time uses a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -20,6 +21,11 @@ MAX_JOB_READERS: Final = 1024
 """The most readers of a job."""
 MAX_DECISIONS: Final = 16_384
 """The most decisions on caches, on remote IO, and the most declared jobs, each."""
+SETTLED_S: Final = 4.0
+"""The time within which all readers that live renew their leases in a directory that is back.
+
+A reader asks once a second, and one that was asking when the directory came back fails for 2 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,12 @@ class Beat:
     """It changes with each decision on a cache (`Decisions.version`)."""
     has_any: bool
     """Whether the directory has any decision."""
+    life: int = 0
+    """Another number after the directory has lost all that it had."""
+    since: int = 0
+    """Another number after the directory was away, or was not asked for some seconds."""
+    awake_s: float = math.inf
+    """The seconds since then: soon, a reader that lives has renewed its lease."""
 
 
 class AllocationDirectory(Protocol):

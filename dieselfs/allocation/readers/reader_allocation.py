@@ -25,6 +25,7 @@ from dieselfs.allocation.directory.port import AllocationDirectory, Beat
 from dieselfs.allocation.directory.reader_lease import LEASE_S, NO_LIMIT, ReaderLease
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.division import divided
+from dieselfs.allocation.readers.kept_decisions import KeptDecisions
 from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress
 from dieselfs.cache.jobs.beats import Beats
 from dieselfs.errors import RegistryUnavailable
@@ -101,6 +102,7 @@ class ReaderAllocation:
         """The time of each of the last beats, and the bytes used and seconds waited until then."""
         self._share = 0.0
         """The part of its job's remote IO that the reader may use once others have gone down."""
+        self._kept = KeptDecisions()
         self._io: IoDecision | None = None
         self._decisions: Decisions | None = None
         self._speed = MeasuredSpeed()
@@ -201,11 +203,11 @@ class ReaderAllocation:
         self._began = now if self._began is None else self._began
         self._observe(now)
         try:
-            answer = directory.beat(self._lease(now), LEASE_S)
+            answer = self._kept.beat(directory.beat(self._lease(now), LEASE_S))
             self._answered = now
             self._obey(answer)
             if self._decisions is None or answer.cache_version != self._decisions.version:
-                self._learn(directory.decisions())
+                self._learn(self._kept.decisions(directory.decisions()))
         except RegistryUnavailable as error:
             if self._settings.job:
                 raise
