@@ -42,3 +42,20 @@ def test_keys_are_as_the_port_wants_them() -> None:
 def test_another_life_of_a_name_shares_no_key() -> None:
     assert keys.files_of(DATASET_ID, b"a") != keys.files_of(bytes(16), b"a")
     assert keys.chunks_of(DATASET_ID) != keys.chunks_of(bytes(16))
+
+
+def test_golden_keys_of_the_allocation_directory() -> None:
+    """Changed? Processes of two releases no longer see each other's decisions."""
+    tag = b"dieselfs:{allocation}:"
+    made = {
+        b"caches": keys.ALLOCATED_CACHES,
+        b"io": keys.ALLOCATED_IO,
+        b"jobs": keys.ALLOCATION_JOBS,
+        b"state": keys.ALLOCATION_STATE,
+        b"leader": keys.ALLOCATION_LEADER,
+        b"leases": keys.READER_LEASES,
+        b"ends": keys.READER_ENDS,
+        b"ends:2d06800538d394c2": keys.reader_ends_of(""),
+    }
+    assert made == {name: tag + name for name in made}
+    assert keys.reader_ends_of("resnet") != keys.reader_ends_of("bert")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dieselfs.allocation.allocator.present_jobs import PresentJob, present_jobs
+from dieselfs.allocation.allocator.remembered import Remembered
 from dieselfs.allocation.allocator.remote_io import LentOut
 from dieselfs.allocation.directory.decisions import Decisions
 from dieselfs.allocation.directory.port import SETTLED_S, AllocationDirectory
@@ -56,7 +57,8 @@ class Allocator:
         """
         self._policy, self._capacity, self._clock = policy, capacity, clock
         self.id = f"{os.uname().nodename}:{os.getpid()}:{os.urandom(4).hex()}"
-        self._lent = LentOut()
+        self._lent, self._remembered = LentOut(), Remembered()
+        self._life = 0
         self._allocated_at = -math.inf
         self._seen: tuple[object, ...] = ()
         self._demands: Mapping[str, float] = {}
@@ -77,10 +79,15 @@ class Allocator:
         decisions, now = directory.decisions(), self._clock()
         if decisions.awake_s < SETTLED_S:  # readers that are not back yet would count as gone
             return None
+        if decisions.life != self._life:  # nothing of what was allocated is there any more
+            self._life, self._rising, self._allocated_at = decisions.life, None, -math.inf
+        entries = directory.jobs()
+        if self._remembered.restore(directory, decisions, entries):
+            return None
         rising, self._rising = self._rising, None
         if rising is not None:
             _News.of(rising, decisions, raises=True).publish(rising, directory)
-        jobs = present_jobs(directory.jobs(), directory.leases())
+        jobs = present_jobs(entries, directory.leases())
         total = self._total(jobs, decisions)
         if rising is not None or not self._is_due(jobs, total, now):
             return None

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 import redis
 from redis.cluster import RedisCluster as ClusterClient
+from redis.crc import key_slot
 
 from dieselfs.allocation.directory import redis_directory
+from dieselfs.allocation.directory.directories import allocation_directory
 from dieselfs.allocation.directory.port import AllocationDirectory
 from dieselfs.allocation.directory.redis_directory import RedisDirectory
+from dieselfs.errors import RegistryUnavailable
 from metadata import keys
-from tests.contracts.allocation_directory import AllocationDirectoryContract, Place
-from tests.eventually import eventually
+from metadata.errors import IndexUnavailable
+from tests.contracts.allocation_directory import (
+    ID,
+    LEASE_S,
+    OTHER,
+    READER,
+    THIRD,
+    AllocationDirectoryContract,
+    Place,
+    made_job,
+    made_lease,
+    readers_of,
+)
+from tests.eventually import eventually, scaled_by_load
+from tests.services.redis_processes import RedisCluster, RedisProcess, free_port
 
 MAPS = {
     "caches": keys.ALLOCATED_CACHES,
@@ -70,3 +89,203 @@ class TestRedisDirectory(AllocationDirectoryContract):
     @pytest.fixture
     def place(self, place: RedisPlace) -> RedisPlace:
         return place
+
+
+def calls_of(directory: RedisDirectory) -> list[Callable[[], object]]:
+    """All calls that may raise."""
+    return [
+        lambda: directory.allocate_cache_size("imagenet", ID, 1, origin="hand"),
+        lambda: directory.allocate_remote_io("resnet", 1.0, origin="hand"),
+        lambda: directory.put_job(made_job()),
+        lambda: directory.remove_job("resnet"),
+        directory.jobs,
+        directory.decisions,
+        lambda: directory.beat(made_lease(), LEASE_S),
+        directory.leases,
+        lambda: directory.lead("a", LEASE_S),
+    ]
+
+
+def test_the_index_says_where_the_directory_is() -> None:
+    assert isinstance(allocation_directory("redis+cluster://h:1"), RedisDirectory)
+    with pytest.raises(IndexUnavailable):
+        allocation_directory("redis://h:x")
+
+
+def test_a_redis_that_is_away() -> None:
+    directory = RedisDirectory(f"redis://127.0.0.1:{free_port()}/0")
+    for call in calls_of(directory):
+        with pytest.raises(RegistryUnavailable, match="Redis runs there"):
+            call()
+    directory.resign("a")
+    directory.withdraw(READER)
+    directory.close()
+
+
+def test_a_redis_that_hangs_and_goes_on(own_redis_server: RedisProcess) -> None:
+    directory = RedisDirectory(own_redis_server.url)
+    directory.beat(made_lease(), LEASE_S)
+    own_redis_server.pause()
+    try:
+        for call in calls_of(directory)[-3:]:
+            began = time.monotonic()
+            with pytest.raises(RegistryUnavailable, match="no answer"):
+                call()
+            assert time.monotonic() - began < scaled_by_load(2.5)
+        directory.withdraw(OTHER)
+        directory.resign("a")
+    finally:
+        own_redis_server.resume()
+    assert readers_of(directory.leases()) == [READER]
+    directory.close()
+
+
+def test_all_keys_are_in_one_slot_and_the_leases_expire(place: RedisPlace) -> None:
+    directory = place.open()
+    directory.beat(made_lease(OTHER, "bert"), 0.05)
+    directory.beat(made_lease(), LEASE_S)
+    eventually(lambda: readers_of(directory.leases()) == [READER], "the other lease ends")
+    with client_of(place.url) as client:
+        assert client.hlen(keys.READER_LEASES) == 2
+        directory.beat(made_lease(), LEASE_S)  # and removes it
+        assert client.hlen(keys.READER_LEASES) == client.zcard(keys.READER_ENDS) == 1
+        directory.put_job(made_job())
+        directory.allocate_remote_io("resnet", 1.0, origin="hand")
+        directory.allocate_cache_size("imagenet", ID, 1, origin="hand")
+        directory.lead("a", LEASE_S)
+        made = [key for key in client.scan_iter("*")]
+        assert len(made) == 8
+        assert {key_slot(key) for key in made} == {key_slot(keys.ALLOCATION_STATE)}
+        expires = {key for key in made if client.pttl(key) > 0}
+        assert len(expires) == 4  # the leases and the leader; decisions stay
+
+
+def test_a_directory_that_was_lost_has_another_life(redis_url: str) -> None:
+    directory = RedisDirectory(redis_url)
+    directory.allocate_cache_size("imagenet", ID, 1, origin="hand")
+    first = directory.beat(made_lease(), LEASE_S)
+    again = directory.beat(made_lease(), LEASE_S)
+    assert (again.life, again.since) == (first.life, first.since)
+    assert again.awake_s > first.awake_s == 0.0
+    assert directory.decisions().life == first.life
+    with client_of(redis_url) as client:
+        client.flushall()
+        lost = directory.beat(made_lease(), LEASE_S)
+        assert lost.life > first.life
+        assert lost.since > first.since
+        assert (lost.cache_version, lost.has_any, lost.awake_s) == (0, False, 0.0)
+        assert readers_of(directory.leases()) == [READER]
+        client.hincrby(keys.ALLOCATION_STATE, "heard", -3_500_000)
+        away = directory.beat(made_lease(), LEASE_S)
+        assert away.life == lost.life
+        assert away.since > lost.since
+        client.hincrby(keys.ALLOCATION_STATE, "heard", 60_000_000)  # a clock that was put back
+        assert directory.beat(made_lease(), LEASE_S).since > away.since
+    directory.close()
+
+
+def test_clocks_of_readers_do_not_count(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_of(redis_url) as client:
+        now_s = client.time()[0]
+    directory = RedisDirectory(redis_url)
+    for shift_s in (-86_400.0, 86_400.0):
+        monkeypatch.setattr(time, "time", lambda shift_s=shift_s: now_s + shift_s)
+        directory.beat(made_lease(), LEASE_S)
+        directory.allocate_remote_io("resnet", 2.0, origin="hand")
+        assert readers_of(directory.leases()) == [READER]
+        [found] = directory.decisions().ios
+        assert abs(found.stamp / 1e6 - now_s) < 600
+        assert directory.lead(f"{shift_s}", LEASE_S) == "-86400.0"
+    directory.close()
+
+
+def test_readers_of_a_large_job_see_each_other_now_and_then(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_directory, "FEW_READERS", 2)
+    now = 0.0
+    directory = RedisDirectory(redis_url, monotonic=lambda: now)
+    for reader in (OTHER, THIRD, READER):
+        directory.beat(made_lease(reader), LEASE_S)
+    later = made_lease(used_bytes_per_s=7.0)
+    directory.withdraw(OTHER)
+    now = 2.0
+    peers = directory.beat(later, LEASE_S).peers
+    assert readers_of(list(peers)) == [READER, OTHER, THIRD]
+    assert later in peers
+    now = 2.5
+    assert readers_of(list(directory.beat(later, LEASE_S).peers)) == [READER, THIRD]
+    directory.close()
+
+
+def test_damaged_leases_are_skipped_and_said_once(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = RedisDirectory(redis_url)
+    directory.beat(made_lease(), LEASE_S)
+    later_release = msgspec.json.encode(made_lease(OTHER)).replace(b'"v":1', b'"v":2')
+    ends = {"3": b"", "4": b"\xff\0", "5": later_release, "6": b"x" * 100_000}
+    with client_of(redis_url) as client:
+        until_ms = (client.time()[0] + 60) * 1000
+        for holder, content in ends.items():
+            client.hset(keys.READER_LEASES, holder, content)
+            for key in (keys.READER_ENDS, keys.reader_ends_of("resnet")):
+                client.zadd(key, {holder: until_ms, "of no lease": until_ms})
+    for _ in range(2):
+        assert readers_of(list(directory.beat(made_lease(), LEASE_S).peers)) == [READER]
+        assert readers_of(directory.leases()) == [READER]
+    assert caplog.text.count("reader leases of this release") == 1
+    directory.close()
+
+
+def test_a_damaged_state_and_a_leader_that_never_ends(redis_url: str) -> None:
+    directory = RedisDirectory(redis_url)
+    with client_of(redis_url) as client:
+        damage = {"life": "x", "since": "nan", "heard": "", "stamp": "-", "version": "[]"}
+        client.hset(keys.ALLOCATION_STATE, mapping=damage)
+        client.hset(keys.ALLOCATION_LEADER, "id", b"\xff")
+        assert directory.lead("a", LEASE_S) == "a"
+        directory.allocate_cache_size("imagenet", ID, 1, origin="hand")
+        assert directory.decisions().version == directory.decisions().caches[0].stamp
+        assert directory.beat(made_lease(), LEASE_S).awake_s < 60
+        client.set(keys.ALLOCATED_IO, "of another program")
+        with pytest.raises(RegistryUnavailable, match="WRONGTYPE"):
+            directory.decisions()
+    directory.close()
+
+
+def test_a_record_is_json_for_people(redis_url: str) -> None:
+    directory = RedisDirectory(redis_url)
+    directory.allocate_remote_io("resnet", 2.5, origin="hand")
+    with client_of(redis_url) as client:
+        record = json.loads(client.hget(keys.ALLOCATED_IO, "hand:resnet"))
+    assert record.pop("stamp") > 1.7e15
+    assert record == {"v": 1, "job": "resnet", "bytes_per_s": 2.5, "origin": "hand"}
+    directory.close()
+
+
+def test_the_directory_moves_with_its_slot(own_redis_cluster: RedisCluster) -> None:
+    """A master and its replica change places, and then the new master is gone."""
+    directory = RedisDirectory(own_redis_cluster.url)
+    directory.allocate_remote_io("resnet", 2.0, origin="hand")
+    life = directory.beat(made_lease(), LEASE_S).life
+    bounds = [0, 5461, 10923, 16384]
+    slot = key_slot(keys.ALLOCATION_STATE)
+    number = next(n for n in range(3) if bounds[n] <= slot < bounds[n + 1])
+    master, replica = own_redis_cluster.nodes[number], own_redis_cluster.nodes[number + 3]
+    with replica.client() as client:
+        client.execute_command("CLUSTER", "FAILOVER")
+    eventually(
+        lambda: {replica, master} & set(own_redis_cluster.masters()) == {replica},
+        "a fail-over",
+        ignored=redis.RedisError,
+    )
+    beat = directory.beat(made_lease(OTHER), LEASE_S)
+    assert beat.io is not None
+    assert beat.life == life
+    assert readers_of(list(beat.peers)) == [READER, OTHER]
+    for node in (master, replica):
+        node.stop()
+    with pytest.raises(RegistryUnavailable):
+        directory.beat(made_lease(), LEASE_S)
+    directory.close()
