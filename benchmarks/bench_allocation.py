@@ -1,0 +1,289 @@
+"""Do the readers of a job on several nodes keep to its share, whatever happens to the allocator
+and the Redis, and what does it cost the Redis?
+
+1. Three processes read the chunks of one job in step, as nodes of a training do: 8, 1 and 1 chunks
+   a step. Their job has b bytes a second. Expectation: divided equally, the first one holds up the
+   others, and 0.333 b / 0.8 = 0.42 b are used. Divided by need, at least 0.95 b, and in no 10 s
+   more than 1.05 b: the buckets' bursts are 0.25 b and a chunk a reader.
+2. Three jobs read under an allocator while that is killed, while the Redis is killed and restarted
+   with its data, and while both are killed and the Redis has lost all. Expectation: nobody depends
+   on either, so no read fails and no job's rate changes. With its data the Redis gives the same
+   allocation at once. Without it, readers renew their leases within 4 s, and the allocator needs 2
+   more.
+3. A beat is one script: it writes a lease and reads those of the job, so it grows by a lease of 0.4
+   KiB for each reader. Expectation: 50 us and 1 KiB alone, 1 ms and 100 KiB with 256 readers.
+
+    python -m benchmarks.bench_allocation [--only share|faults|beat] [--seconds 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.allocated_reader import (
+    CHUNK_BYTES,
+    ReaderKind,
+    ReaderProcess,
+    reader_processes,
+)
+from benchmarks.harness import REPOSITORY, report
+from dieselfs.allocation.directory.reader_lease import LEASE_S, ReaderLease
+from dieselfs.allocation.directory.redis_directory import RedisDirectory
+from dieselfs.errors import RegistryUnavailable
+from tests.services.redis_processes import RedisProcess
+
+RATE = 100e6
+WEIGHTS = (8, 1, 1)
+WARM_UP_S = 20.0
+WINDOW_S = 10.0
+TOTAL = 40e6
+SPEEDS = {"fast": 60e6, "middle": 30e6, "slow": 6e6}
+READERS = (1, 16, 256)
+BARS = {
+    "used_share": ">= 0.95 (equal division: 0.42)",
+    "most_of_10_s": "<= 1.05",
+    "worst_rate_error": "<= 0.05",
+    "read_errors": "0",
+    "most_allowed": "<= 1",
+    "same_allocation_after_s": "<= 5; from leases alone <= 10",
+}
+
+
+def most_in(left: Sequence[tuple[float, int]], window_s: float) -> float:
+    """The most bytes that left within any time of this length."""
+    most = total = 0
+    first = 0
+    for at, size in left:
+        total += size
+        while left[first][0] < at - window_s:
+            total -= left[first][1]
+            first += 1
+        most = max(most, total)
+    return most
+
+
+def left_of(
+    readers: Sequence[ReaderProcess], since: float, until: float
+) -> list[tuple[float, int]]:
+    """What left the store for all of them between two times, in order."""
+    events = itertools.chain.from_iterable(each.noted.left for each in readers)
+    return sorted(event for event in events if since <= event[0] < until)
+
+
+def share(seconds: float, *, equally: bool) -> None:
+    fixed = RATE / len(WEIGHTS) if equally else None
+    kinds = [
+        ReaderKind("training", chunks, in_step=True, fixed_bytes_per_s=fixed) for chunks in WEIGHTS
+    ]
+    with scratch_redis() as server:
+        directory = RedisDirectory(server.url)
+        directory.allocate_remote_io("training", RATE, origin="hand")
+        with reader_processes(server.url, kinds) as readers:
+            began = time.monotonic()
+            time.sleep(WARM_UP_S + seconds)
+            ended = time.monotonic()
+        directory.close()
+    left = left_of(readers, began + WARM_UP_S, ended)
+    say(
+        "how much of its remote IO does a job of three nodes use",
+        division="equal" if equally else "by need",
+        seconds=seconds,
+        used_share=sum(size for _, size in left) / (ended - began - WARM_UP_S) / RATE,
+        most_of_10_s=most_in(left_of(readers, began + 5, ended), WINDOW_S) / WINDOW_S / RATE,
+        read_errors=sum(each.noted.errors for each in readers),
+    )
+
+
+@contextmanager
+def scratch_redis() -> Iterator[RedisProcess]:
+    with tempfile.TemporaryDirectory(prefix="dieselfs-allocation-") as folder:
+        with RedisProcess(Path(folder)) as server:
+            yield server
+
+
+def start_allocator(url: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "dieselfs.cli", "alloc", "run"]
+    return subprocess.Popen(
+        [*command, "--remote-io", str(int(TOTAL)), "--cache", "1KiB"],
+        env={**os.environ, "DIESELFS_INDEX": url, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def rates_of(directory: RedisDirectory) -> dict[str, float]:
+    """The rates that are published; none while the Redis is away."""
+    try:
+        return {each.job: each.bytes_per_s for each in directory.decisions().ios}
+    except RegistryUnavailable:
+        return {}
+
+
+def are_near(rates: dict[str, float], before: dict[str, float]) -> bool:
+    return rates.keys() == before.keys() and all(
+        abs(rates[job] / before[job] - 1) <= 0.05 for job in before
+    )
+
+
+def seconds_until(condition: Callable[[], bool], longest_s: float = 60.0) -> float:
+    began = time.monotonic()
+    while not condition() and time.monotonic() - began < longest_s:
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def faults(case: str, seconds: float) -> None:
+    """Kill the allocator, the Redis or both at a quarter of the time, under load."""
+    kinds = [
+        ReaderKind(job, speed_bytes_per_s=speed, chunk_bytes=CHUNK_BYTES // 4)
+        for job, speed in SPEEDS.items()
+    ]
+    with scratch_redis() as server, reader_processes(server.url, kinds) as readers:
+        directory = RedisDirectory(server.url)
+        allocators = [start_allocator(server.url)]
+        seconds_until(lambda: len(rates_of(directory)) == len(kinds))
+        time.sleep(WARM_UP_S)
+        before, began = rates_of(directory), time.monotonic()
+        time.sleep(seconds / 4)
+        if case != "Redis":
+            allocators[0].kill()
+            allocators[0].wait()
+        if case != "allocator":
+            server.stop()
+            time.sleep(seconds / 4)
+            if case == "both":
+                server.forget()
+            server.start()
+        if case != "Redis":
+            allocators.append(start_allocator(server.url))
+        took_s = seconds_until(lambda: are_near(rates_of(directory), before))
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        ended, after = time.monotonic(), rates_of(directory)
+        for each in allocators:
+            each.kill()
+            each.wait()
+        directory.close()
+    used = {
+        each.kind.job: sum(size for _, size in left_of([each], began, ended)) / (ended - began)
+        for each in readers
+    }
+    former = {
+        each.kind.job: sum(size for _, size in left_of([each], began - WINDOW_S, began)) / WINDOW_S
+        for each in readers
+    }
+    say(
+        "who depends on the allocator and the Redis",
+        killed=case,
+        seconds=seconds,
+        read_errors=sum(each.noted.errors for each in readers),
+        worst_rate_error=max(abs(used[job] / former[job] - 1) for job in used),
+        most_allowed=most_allowed(readers, began, ended) / TOTAL,
+        most_of_10_s=most_in(left_of(readers, began, ended), WINDOW_S) / WINDOW_S / TOTAL,
+        same_allocation_after_s=took_s,
+        rates_before=before,
+        rates_after=after,
+        used_bytes_per_s=used,
+    )
+
+
+def most_allowed(readers: Sequence[ReaderProcess], since: float, until: float) -> float:
+    """The most that all readers were allowed together at any time."""
+    events = sorted(
+        (at, number, float("inf") if rate is None else rate)
+        for number, each in enumerate(readers)
+        for at, rate in each.noted.allowed
+    )
+    now = [0.0] * len(readers)
+    most = 0.0
+    for at, number, rate in events:
+        now[number] = rate
+        if since <= at < until:
+            most = max(most, sum(now))
+    return most
+
+
+def made_lease(number: int) -> ReaderLease:
+    return ReaderLease(
+        reader=f"{number:016x}",
+        job="resnet-50",
+        host=f"node-{number:03d}.cluster",
+        pid=12345,
+        dataset="imagenet-22k",
+        dataset_id="1" * 32,
+        dataset_bytes=1_300_000_000_000,
+        epoch=3,
+        allowed_bytes_per_s=12.3456789e6,
+        used_bytes_per_s=11.3456789e6,
+        bound=0.123456789,
+        held_bytes=500_000_000_000,
+        effective_bytes=400_000_000_000,
+        speed_bytes_per_s=114.123456e6,
+        age_s=1234.56789,
+    )
+
+
+def beat(readers: int, beats: int = 300) -> None:
+    with scratch_redis() as server, server.client() as client:
+        others = RedisDirectory(server.url)
+        for number in range(1, readers):
+            others.beat(made_lease(number), 600.0)
+        directory = RedisDirectory(server.url)
+        lease = made_lease(0)
+        directory.allocate_remote_io("resnet-50", 100e6, origin="hand")
+        directory.beat(lease, LEASE_S)
+        client.config_resetstat()
+        began = time.perf_counter()
+        for number in range(beats):
+            directory.beat(msgspec.structs.replace(lease, age_s=float(number)), LEASE_S)
+        took_s = time.perf_counter() - began
+        calls = client.info("commandstats")["cmdstat_evalsha"]
+        traffic = client.info("stats")
+        for each in (others, directory):
+            each.close()
+    say(
+        "what does a beat cost",
+        readers=readers,
+        beat_us=took_s / beats * 1e6,
+        of_the_server_us=float(calls["usec_per_call"]),
+        sent_bytes=traffic["total_net_input_bytes"] / beats,
+        received_bytes=traffic["total_net_output_bytes"] / beats,
+    )
+
+
+def say(question: str, **figures: object) -> None:
+    for name, value in figures.items():
+        print(f"  {name:24} {value}  {BARS.get(name, '')}", file=sys.stderr)
+    report(question, **figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=("share", "faults", "beat"), help="one question")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
+    options = parser.parse_args()
+    if options.only in (None, "share"):
+        for equally in (True, False):
+            share(options.seconds, equally=equally)
+    if options.only in (None, "faults"):
+        for case in ("allocator", "Redis", "both"):
+            faults(case, options.seconds)
+    if options.only in (None, "beat"):
+        for readers in READERS:
+            beat(readers)
+
+
+if __name__ == "__main__":
+    main()
