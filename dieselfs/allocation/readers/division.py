@@ -2,6 +2,12 @@
 
 Each reader computes it from the leases of all, so all compute the same. SiloD divides equally (§6);
 a node that reads more, or has less of the dataset cached, would then hold up the others.
+
+The needs are not independent. The nodes of a training go in step: if the one that reads most gets
+more, all others read more too, and in the same proportion. So shares are in proportion to what was
+used, with a little more for a reader that does not wait. What is left over lets all grow alike, and
+two or three beats find the shares with which nobody holds up the others. Readers that wait, each
+for itself, come to have equally much: then the division is max-min.
 """
 
 from __future__ import annotations
@@ -11,29 +17,52 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dieselfs.allocation.directory.reader_lease import ReaderLease
-from dieselfs.allocation.policies.fair_share import fair_shares
 
 KNOWN_AFTER_S: Final = 3.0
 """The age from which a reader's use says what it needs."""
-_BOUND: Final = 0.1
-"""The share of its time for which a reader has waited, from which it needs more."""
-_GROWTH: Final = 1.1
-"""The factor by which a reader may need more than it used, so that it can grow."""
+_WAITS: Final = 0.5
+"""The share of its time for which a reader has waited, from which it is held up by its budget.
+
+In step, a reader with enough waits for the slowest one instead.
+"""
+_STARVES: Final = 0.3
+"""The same, for a reader that uses less than a quarter of an equal share: it has just begun."""
+_GROWTH: Final = 1.05
+"""The factor by which a reader that does not wait may need more than it used."""
+_TOWARDS_EQUAL: Final = 0.3
+"""The part of the way to their mean that the needs of those who wait go in a beat."""
 _LEAST_BYTES_PER_S: Final = 64 << 10
 
 
-def need_of(lease: ReaderLease) -> float:
-    """Return the bytes a second that a reader needs; infinite if it waits, or nothing is known."""
-    if lease.age_s < KNOWN_AFTER_S or lease.bound > _BOUND:
-        return math.inf
-    return max(_LEAST_BYTES_PER_S, _GROWTH * lease.used_bytes_per_s)
-
-
 def divided(readers: Sequence[ReaderLease], total: float) -> Mapping[str, float]:
-    """Return what each reader gets of `total` bytes a second, by its id: max-min over the needs.
+    """Return what each reader gets of `total` bytes a second, by its id; the sum is `total`.
 
-    The rest, which nobody needs, is divided equally, so the sum is `total`.
+    Readers of which nothing is known, and those that have just begun to read, get equal shares. The
+    others share the rest by their needs.
     """
-    shares = fair_shares([need_of(lease) for lease in readers], total)
-    rest = max(0.0, total - math.fsum(shares)) / max(1, len(readers))
-    return {lease.reader: share + rest for lease, share in zip(readers, shares, strict=True)}
+    equal = total / max(1, len(readers))
+    known = [lease for lease in readers if not _is_new(lease, equal)]
+    needs = _needs(known)
+    rest = total - equal * (len(readers) - len(known))
+    scale = rest / (math.fsum(needs) or 1.0)
+    shares = {lease.reader: need * scale for lease, need in zip(known, needs, strict=True)}
+    return dict.fromkeys((lease.reader for lease in readers), equal) | shares
+
+
+def _is_new(lease: ReaderLease, equal: float) -> bool:
+    starves = lease.bound > _STARVES and lease.used_bytes_per_s < equal / 4
+    return lease.age_s < KNOWN_AFTER_S or starves
+
+
+def _needs(readers: Sequence[ReaderLease]) -> list[float]:
+    """Return what each reader needs, in proportion to each other."""
+    waiting = [lease.used_bytes_per_s for lease in readers if lease.bound > _WAITS]
+    mean = math.fsum(waiting) / max(1, len(waiting))
+    return [max(_LEAST_BYTES_PER_S, _need(lease, mean)) for lease in readers]
+
+
+def _need(lease: ReaderLease, mean_of_waiting: float) -> float:
+    used = lease.used_bytes_per_s
+    if lease.bound > _WAITS:
+        return used + _TOWARDS_EQUAL * (mean_of_waiting - used)
+    return _GROWTH * used

@@ -38,6 +38,8 @@ UNNAMED_BEAT_S: Final = 30.0
 CLOSE_S: Final = 0.5
 _WINDOW_S: Final = 5.0
 """The time over which a use is measured: a chunk of 4 MiB may take seconds."""
+_BOUND_BEATS: Final = 2
+"""The beats over which the waiting is measured, so that a reader that begins shows soon."""
 _FIRST_S: Final = 1.0
 """The longest that the first read waits for what the directory says."""
 
@@ -266,9 +268,10 @@ class ReaderAllocation:
         samples = self._samples
         if len(samples) < 2 or samples[-1][0] <= samples[0][0]:
             return 0.0, 0.0
-        (since, used, waited), (now, used_now, waited_now) = samples[0], samples[-1]
-        elapsed = now - since
-        return max(0.0, used_now - used) / elapsed, min(1.0, (waited_now - waited) / elapsed)
+        (since, used, _), (now, used_now, waited_now) = samples[0], samples[-1]
+        lately, _, waited = samples[max(0, len(samples) - 1 - _BOUND_BEATS)]
+        rate = max(0.0, used_now - used) / (now - since)
+        return rate, min(1.0, (waited_now - waited) / (now - lately))
 
     def _obey(self, answer: Beat) -> None:
         """Allow what the job's remote IO and the needs of its readers give this one.
