@@ -289,3 +289,28 @@ def test_the_directory_moves_with_its_slot(own_redis_cluster: RedisCluster) -> N
     with pytest.raises(RegistryUnavailable):
         directory.beat(made_lease(), LEASE_S)
     directory.close()
+
+
+def test_a_user_needs_the_pattern_of_the_directory(redis_url: str) -> None:
+    """docs/rights.md"""
+    rights = "+@read +@write +@scripting +@connection -@dangerous +info +wait +time +cluster|slots"
+    host = redis_url.partition("://")[2]
+    with client_of(redis_url) as client:
+        for name, pattern in (("one", "~dieselfs:{allocation}:*"), ("other", "~{dieselfs}n")):
+            client.execute_command(
+                "ACL", "SETUSER", name, "on", ">secret", "-@all", *rights.split(), pattern
+            )
+        try:
+            directory = RedisDirectory(f"redis://one:secret@{host}")
+            for call in calls_of(directory):
+                call()
+            directory.resign("a")
+            directory.withdraw(READER)
+            directory.close()
+            directory = RedisDirectory(f"redis://other:secret@{host}")
+            for call in calls_of(directory):
+                with pytest.raises(RegistryUnavailable, match="refused access"):
+                    call()
+            directory.close()
+        finally:
+            client.execute_command("ACL", "DELUSER", "one", "other")
