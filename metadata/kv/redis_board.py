@@ -200,10 +200,10 @@ class RedisBoard:
         """Close the connections."""
         self._slot.close()
 
-    def _change(self, key: bytes, arguments: Sequence[bytes | str], counts: bool) -> None:
-        arguments = (*arguments, self._ahead_us, "1" if counts else "0")
+    def _change(self, key: bytes, arguments: tuple[bytes | str, ...], counts: bool) -> None:
+        all_arguments = (*arguments, self._ahead_us, "1" if counts else "0")
         command = RedisCommand(
-            key, arguments, script=_PUT, more_keys=(self._keys.state,), writes=True
+            key, all_arguments, script=_PUT, more_keys=(self._keys.state,), writes=True
         )
         if self._slot.ask(command) == 0:
             raise NoRoom

@@ -75,7 +75,7 @@ class RedisCommand:
         """Return the words to send."""
         if self.script is None:
             return self.arguments
-        keys = (str(1 + len(self.more_keys)), self.key, *self.more_keys)
+        keys: tuple[Argument, ...] = (str(1 + len(self.more_keys)), self.key, *self.more_keys)
         if self.by_text:
             return ("EVAL", self.script.text, *keys, *self.arguments)
         return ("EVALSHA", self.script.sha1, *keys, *self.arguments)

@@ -189,13 +189,26 @@ class _News:
 def _changes(
     former: Mapping[str, float], new: Mapping[str, float], *, raises: bool
 ) -> dict[str, float | None]:
-    """Return the values to publish, None for what is gone."""
+    """Return the values to publish, None for what is gone.
+
+    Small changes are none, unless what stays would be more than there is to divide.
+    """
+    least = SMALL if raises or _fits(former, new) else 0.0
     gone: dict[str, float | None] = {} if raises else dict.fromkeys(former.keys() - new.keys())
     return gone | {
         key: value
         for key, value in new.items()
-        if _differs(value, former.get(key), SMALL) and (value > former.get(key, 0.0)) == raises
+        if _differs(value, former.get(key), least) and (value > former.get(key, 0.0)) == raises
     }
+
+
+def _fits(former: Mapping[str, float], new: Mapping[str, float]) -> bool:
+    """Return whether the sum stays within that of the new values without the small changes."""
+    left = (
+        value if _differs(value, former.get(key), SMALL) else former[key]
+        for key, value in new.items()
+    )
+    return math.fsum(left) <= math.fsum(new.values()) * (1 + 1e-9)
 
 
 def _differs(value: float, former: float | None, most: float) -> bool:

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dieselfs.allocation.allocator.allocator import Allocated, Allocator
@@ -129,3 +130,18 @@ def test_a_new_allocator_finds_what_was_allocated(cluster: Cluster) -> None:
     for _ in range(2):
         second.beat(cluster.directory)
     assert cluster.directory.decisions() == before
+
+
+def test_the_sum_is_not_above_the_total_when_small_changes_are_left_out(cluster: Cluster) -> None:
+    fast, slow = of("a"), of("b", 9e6)
+    cluster.reads(fast, slow)
+    for _ in range(3):
+        cluster.beat()
+    before = cluster.rates()
+    cluster.reads(msgspec.structs.replace(slow, speed_bytes_per_s=10.5e6))
+    for _ in range(3):
+        cluster.beat()
+    after = cluster.rates()
+    assert after["b"] > before["b"] * 1.1
+    assert 0.98 < after["a"] / before["a"] < 1
+    assert sum(after.values()) <= IO * (1 + 1e-9)
