@@ -20,8 +20,9 @@ from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
+from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.observed import Progress
-from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
+from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
 
 CHUNK_BYTES = 4 << 20
 _LOOK_S = 0.1

@@ -136,13 +136,11 @@ class RedisBoard:
         one of the maps.
         """
         keys = self._keys
-        arguments = (
-            *(holder, lease, _ms(lease_s), *map(str, most), _BREAK_US),
-            *("1" if with_leases else "0", self._longest, *fields),
-        )
+        bounds = (_ms(lease_s), *map(str, most), _BREAK_US)
+        told = ("1" if with_leases else "0", self._longest, *fields)
         command = RedisCommand(
             group,
-            arguments,
+            (holder, lease, *bounds, *told),
             script=_RENEW,
             more_keys=(keys.ends, keys.leases, keys.state, *maps),
             writes=True,

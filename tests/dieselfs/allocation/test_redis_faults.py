@@ -17,8 +17,9 @@ from dieselfs.allocation.allocator import allocator as allocator_module
 from dieselfs.allocation.allocator.allocator import Allocator
 from dieselfs.allocation.directory.redis_directory import RedisDirectory
 from dieselfs.allocation.policies.naming import named_policy
+from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.observed import Progress
-from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
+from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
 from dieselfs.errors import RegistryUnavailable
 from tests.dieselfs.allocation.made_leases import entry, lease
 from tests.eventually import eventually, scaled_by_load
