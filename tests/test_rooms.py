@@ -33,7 +33,6 @@ ARROWS = {
     "allocation.readers": {
         "allocation": "how fast a job could read is measured as the estimator takes it",
         "allocation.directory": "what is allocated, and the leases of a job's readers",
-        "allocation.policies": "a job's readers divide its remote IO max-min",
         "cache.jobs": "a thread that beats",
         "prefetch": "the position in a known order says what warm reads have read",
     },
