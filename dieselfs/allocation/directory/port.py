@@ -1,8 +1,8 @@
 """The port of the allocation directory: decisions, declared jobs, and the leases of readers.
 
-It is implemented by records in the Redis of the index (`redis`), and by a folder in the node's
-shared memory (`folder`). Leases and stamps go by the clock of the directory, that of the server or
-of the node, so the clocks of readers do not matter. One thread at a time uses an object.
+It is implemented by records in the Redis of the index (`redis_directory`), and by a folder in the
+node's shared memory (`folder`). Leases and stamps go by the clock of the directory, that of the
+server or of the node, so the clocks of readers do not matter. One thread at a time uses an object.
 """
 
 from __future__ import annotations

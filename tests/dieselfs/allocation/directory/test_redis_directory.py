@@ -314,3 +314,14 @@ def test_a_user_needs_the_pattern_of_the_directory(redis_url: str) -> None:
             directory.close()
         finally:
             client.execute_command("ACL", "DELUSER", "one", "other")
+
+
+def test_decisions_are_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_directory, "MAX_DECISIONS", 1)
+    directory = RedisDirectory(redis_url)
+    directory.allocate_cache_size("imagenet", ID, 1, origin="hand")
+    with pytest.raises(RegistryUnavailable, match="full"):
+        directory.allocate_cache_size("imagenet", ID, 1, origin="allocator")
+    directory.allocate_cache_size("imagenet", ID, 2, origin="hand")
+    assert [each.size_bytes for each in directory.decisions().caches] == [2]
+    directory.close()
