@@ -297,6 +297,12 @@ class SsdTier:
         segments = self._service.opened
         return 0 if segments is None else segments.held_bytes(dataset)
 
+    @property
+    def region_bytes(self) -> int:
+        """The size of a region, the unit of quotas; 0 if the tier is not open."""
+        segments = self._service.opened
+        return 0 if segments is None else segments.region_bytes
+
     def forget(self, chunk: bytes) -> bool:
         """Drop the segments of a damaged chunk; return whether there were any."""
         segments = self.segments

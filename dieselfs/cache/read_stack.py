@@ -259,7 +259,7 @@ def _allocation(dataset: DatasetRef, settings: ReadSettings) -> ReaderAllocation
     found = ReaderAllocation(settings.allocation, dataset)
     if settings.ssd is not None and settings.cache_cluster is None:
         tier = shared_tier(settings.ssd)
-        found.caches(lambda: tier.held_bytes(dataset.id))
+        found.caches(lambda: tier.held_bytes(dataset.id), lambda: tier.region_bytes)
         found.keeps(AllocatedQuotas(settings.ssd.folder).write)
     return found
 

@@ -13,8 +13,10 @@ from typing import Final
 from dieselfs.allocation.allocator.present_jobs import PresentJob, present_jobs
 from dieselfs.allocation.allocator.remembered import Remembered
 from dieselfs.allocation.allocator.remote_io import LentOut
+from dieselfs.allocation.allocator.store_rate import StoreRate
 from dieselfs.allocation.directory.decisions import Decisions
 from dieselfs.allocation.directory.port import SETTLED_S, AllocationDirectory
+from dieselfs.allocation.directory.reader_lease import ReaderLease
 from dieselfs.allocation.jobs import Allocation, Policy, Resources
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class Allocator:
         self.id = f"{os.uname().nodename}:{os.getpid()}:{os.urandom(4).hex()}"
         self._lent, self._remembered = LentOut(), Remembered()
         self._life = 0
+        self._store, self._is_slow = StoreRate(), False
         self._allocated_at = -math.inf
         self._seen: tuple[object, ...] = ()
         self._demands: Mapping[str, float] = {}
@@ -87,8 +90,9 @@ class Allocator:
         rising, self._rising = self._rising, None
         if rising is not None:
             _News.of(rising, decisions, raises=True).publish(rising, directory)
-        jobs = present_jobs(entries, directory.leases())
-        total = self._total(jobs, decisions)
+        leases = directory.leases()
+        jobs = present_jobs(entries, leases)
+        total = self._total(jobs, leases, decisions, now)
         if rising is not None or not self._is_due(jobs, total, now):
             return None
         found = self._allocate(jobs, total, decisions, now)
@@ -101,13 +105,34 @@ class Allocator:
         """Let another allocator lead; what was allocated stays."""
         directory.resign(self.id)
 
-    def _total(self, jobs: Sequence[PresentJob], decisions: Decisions) -> Resources:
+    def _total(
+        self,
+        jobs: Sequence[PresentJob],
+        leases: Sequence[ReaderLease],
+        decisions: Decisions,
+        now: float,
+    ) -> Resources:
         """Return what there is to divide: what was set by hand is given away already."""
-        cache_bytes, io_bytes_per_s = self._capacity()
+        cache_bytes, promised = self._capacity()
+        io_bytes_per_s = self._store.note(leases, promised, now)
+        self._say(io_bytes_per_s, promised)
         caches = sum(each.size_bytes for each in decisions.caches if each.origin == "hand")
         ios = math.fsum(each.bytes_per_s for each in decisions.ios if each.origin == "hand")
         gpus = sum(job.state.job.gpus for job in jobs)
         return Resources(gpus, max(0, cache_bytes - caches), max(0.0, io_bytes_per_s - ios))
+
+    def _say(self, given: float, promised: float) -> None:
+        """Log once that the store has become slow, and once that it is so no longer."""
+        is_slow = given < promised
+        if is_slow and not self._is_slow:
+            log.warning(
+                "the store gives about %.1f MiB/s, and not the %.1f MiB/s of --remote-io: jobs "
+                "wait for it below what they may use; as long as that is so, less is divided",
+                *(given / (1 << 20), promised / (1 << 20)),
+            )
+        elif self._is_slow and not is_slow:
+            log.warning("the store gives again what --remote-io says")
+        self._is_slow = is_slow
 
     def _is_due(self, jobs: Sequence[PresentJob], total: Resources, now: float) -> bool:
         """Return whether to allocate now, since jobs, capacity or demands have changed."""

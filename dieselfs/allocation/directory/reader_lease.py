@@ -40,16 +40,22 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     dataset_id: DatasetId
     dataset_bytes: Size
     epoch: _Count = 0
+    epoch_read_bytes: _Count = 0
+    """What it has read in that epoch; without a known order, since it began."""
     allowed_bytes_per_s: Annotated[float, Meta(ge=NO_LIMIT, le=MOST_BYTES_PER_S)] = NO_LIMIT
     """Its share of the job's remote IO."""
     used_bytes_per_s: Rate = 0.0
     """What it fetched of the store since its last beat."""
     bound: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """The share of the time since its last beat in which somebody waited for the budget."""
+    starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """The share of the last seconds in which reads waited, though not for the budget."""
     held_bytes: Size = 0
     """Bytes of the dataset in the caches that it sees."""
     effective_bytes: Size = 0
     """Those of them that it hits in its present epoch."""
+    region_bytes: Size = 0
+    """The size of the regions in which its SSD keeps quotas; 0: it has none."""
     speed_bytes_per_s: Rate = 0.0
     """What its job read through it, from caches too; 0: not known."""
     speed_is_bound: bool = False

@@ -11,6 +11,8 @@ from dieselfs.allocation.estimator import IdealRate, ReadInterval, measured_idea
 
 _REMEMBERED: Final = 60
 """The beats over which the ideal rate is measured."""
+_WAITS_S: Final = 5.0
+"""The time over which waits are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +69,29 @@ class EffectiveBytes:
         if epoch is None or epoch != self._epoch:
             self._epoch, self.effective_bytes = epoch, self.held_bytes
         self.effective_bytes = min(self.effective_bytes, self.held_bytes)
+
+
+class Waits:
+    """For how much of the last seconds readers waited for the store, and not for their budget."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float, float]] = deque()
+        self.starved = 0.0
+        """A share of the time, 0 to 1."""
+
+    def note(self, now: float, waited_s: float, bound_s: float) -> None:
+        """Take note of the seconds that reads have waited, and those that the budget was bound.
+
+        Both count since the process began. What readers wait while the budget is bound counts as a
+        wait for the budget.
+        """
+        samples = self._samples
+        samples.append((now, waited_s, bound_s))
+        while now - samples[0][0] > _WAITS_S:
+            samples.popleft()
+        since, waited, bound = samples[0]
+        elapsed = now - since
+        if elapsed > 0:
+            of_reads = min(1.0, max(0.0, waited_s - waited) / elapsed)
+            of_budget = min(1.0, max(0.0, bound_s - bound) / elapsed)
+            self.starved = of_reads * (1.0 - of_budget)

@@ -26,7 +26,7 @@ from dieselfs.allocation.directory.reader_lease import LEASE_S, NO_LIMIT, Reader
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.division import divided
 from dieselfs.allocation.readers.kept_decisions import KeptDecisions
-from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress
+from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress, Waits
 from dieselfs.cache.jobs.beats import Beats
 from dieselfs.errors import RegistryUnavailable
 
@@ -62,6 +62,13 @@ class AllocationStatistics:
     waited_s: float
     """The seconds that readers have waited for the budget, summed over threads."""
     waiting: int
+    dataset_bytes: int
+    read_bytes: int
+    """What the readers have read, from wherever it came."""
+    read_waited_s: float
+    """How long they have waited for it, summed over threads."""
+    starved: float
+    """The share of the last seconds in which reads waited, though not for the budget."""
     quota_bytes: int | None
     """The quota of the dataset; None: none is allocated."""
     held_bytes: int
@@ -102,6 +109,7 @@ class ReaderAllocation:
         self._answered: float | None = None
         self._samples: deque[tuple[float, int, float]] = deque()
         """The time of each of the last beats, and the bytes used and seconds waited until then."""
+        self._waits = Waits()
         self._share = 0.0
         """The part of its job's remote IO that the reader may use once others have gone down."""
         self._kept = KeptDecisions()
@@ -111,7 +119,11 @@ class ReaderAllocation:
         self._effective = EffectiveBytes(lambda: 0)
         self._progress: Callable[[], Progress] | None = None
         self._dataset_bytes = 0
+        self._region_bytes: Callable[[], int] = lambda: 0
+        self._read = Progress(None, 0, 0.0)
         self._epoch: int | None = None
+        self._epoch_began_at = 0
+        """What was read when the present epoch began."""
         self._keepers: list[Callable[[Quotas], object]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,9 +135,11 @@ class ReaderAllocation:
         """Report this progress, and how large the dataset is."""
         self._dataset_bytes, self._progress = dataset_bytes, progress
 
-    def caches(self, held_bytes: Callable[[], int]) -> None:
-        """Report how much of the dataset is cached here."""
-        self._effective = EffectiveBytes(held_bytes)
+    def caches(
+        self, held_bytes: Callable[[], int], region_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Report how much of the dataset is cached here, and the unit in which quotas are kept."""
+        self._effective, self._region_bytes = EffectiveBytes(held_bytes), region_bytes
 
     def keeps(self, keep: Callable[[Quotas], object]) -> None:
         """Tell `keep` the quotas of all datasets when they have changed."""
@@ -176,6 +190,10 @@ class ReaderAllocation:
             used_bytes=0 if used is None else used.used_bytes,
             waited_s=0.0 if used is None else used.waited_s,
             waiting=0 if used is None else used.waiting,
+            dataset_bytes=self._dataset_bytes,
+            read_bytes=self._read.read_bytes,
+            read_waited_s=self._read.waited_s,
+            starved=self._waits.starved,
             quota_bytes=None if decided is None else decided.size_bytes,
             held_bytes=self._effective.held_bytes,
             effective_bytes=self._effective.effective_bytes,
@@ -233,11 +251,14 @@ class ReaderAllocation:
             dataset_id=self._dataset.id.hex(),
             dataset_bytes=self._dataset_bytes,
             epoch=self._epoch or 0,
+            epoch_read_bytes=max(0, self._read.read_bytes - self._epoch_began_at),
             allowed_bytes_per_s=NO_LIMIT if rate is None else rate,
             used_bytes_per_s=used,
             bound=bound,
+            starved=self._waits.starved,
             held_bytes=self._effective.held_bytes,
             effective_bytes=self._effective.effective_bytes,
+            region_bytes=self._region_bytes(),
             speed_bytes_per_s=0.0 if speed is None else speed.bytes_per_s,
             speed_is_bound=speed is None or speed.is_lower_bound,
             age_s=now - (self._began or now),
@@ -255,10 +276,13 @@ class ReaderAllocation:
         if self._progress is not None:
             progress = self._progress()
             self._speed.note(progress, now)
-            self._epoch = progress.epoch
+            if progress.epoch != self._epoch:
+                self._epoch, self._epoch_began_at = progress.epoch, self._read.read_bytes
+            self._read = progress
         self._effective.note(self._epoch)
-        if self._budget is not None:
-            found = self._budget.statistics()
+        found = None if self._budget is None else self._budget.statistics()
+        self._waits.note(now, self._read.waited_s, 0.0 if found is None else found.bound_s)
+        if found is not None:
             self._samples.append((now, found.used_bytes, found.waited_s))
             while now - self._samples[0][0] > _WINDOW_S:
                 self._samples.popleft()

@@ -145,3 +145,41 @@ def test_the_sum_is_not_above_the_total_when_small_changes_are_left_out(cluster:
     assert after["b"] > before["b"] * 1.1
     assert 0.98 < after["a"] / before["a"] < 1
     assert sum(after.values()) <= IO * (1 + 1e-9)
+
+
+def test_a_store_slower_than_promised_lowers_the_total_and_is_said(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [of("a", 200e6), of("b", 200e6)]
+
+    def read_at(share: float) -> None:
+        """Each job uses this share of the total, or what it may if that is less."""
+        rates = cluster.rates()
+        for each in jobs:
+            allowed = rates.get(each.job, IO)
+            used = min(allowed, share * IO)
+            starved = 0.9 if used < allowed else 0.0
+            cluster.reads(
+                msgspec.structs.replace(
+                    each,
+                    allowed_bytes_per_s=allowed,
+                    used_bytes_per_s=used,
+                    starved=starved,
+                    bound=0.9 - starved,
+                )
+            )
+        cluster.beat()
+
+    for _ in range(10):
+        read_at(0.5)
+    assert sum(cluster.rates().values()) == pytest.approx(IO)
+    for _ in range(30):
+        read_at(0.25)
+    assert sum(cluster.rates().values()) == pytest.approx(IO / 2, rel=0.2)
+    for _ in range(90):
+        read_at(0.5)
+    assert sum(cluster.rates().values()) == pytest.approx(IO)
+    assert [record.message[:30] for record in caplog.records] == [
+        "the store gives about 47.7 MiB",
+        "the store gives again what --r",
+    ]

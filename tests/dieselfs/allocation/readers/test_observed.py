@@ -1,4 +1,6 @@
-from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress
+import pytest
+
+from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress, Waits
 
 
 def test_the_speed_is_that_of_the_time_without_waiting() -> None:
@@ -43,3 +45,16 @@ def test_what_is_cached_in_an_epoch_is_effective_in_the_next() -> None:
         effective.note(epoch)
         seen.append(effective.effective_bytes)
     assert seen == [0, 0, 0, 80, 80, 60, 60, 100]
+
+
+def test_what_readers_wait_while_the_budget_is_bound_is_no_wait_for_the_store() -> None:
+    waits = Waits()
+    for second in range(10):
+        waits.note(float(second), waited_s=0.8 * second, bound_s=0.0)
+    assert waits.starved == pytest.approx(0.8)
+    for second in range(10, 20):
+        waits.note(float(second), waited_s=0.8 * second, bound_s=float(second))
+    assert waits.starved == 0.0
+    for second in range(20, 30):
+        waits.note(float(second), waited_s=16.0, bound_s=20.0)
+    assert waits.starved == 0.0
