@@ -63,6 +63,10 @@ class AllocationStatistics:
     """The seconds that readers have waited for the budget, summed over threads."""
     waiting: int
     dataset_bytes: int
+    epoch: int | None
+    """None: no order is known."""
+    observed_at_s: float | None
+    """When the following two were seen, by the process's monotonic clock; None: not yet."""
     read_bytes: int
     """What the readers have read, from wherever it came."""
     read_waited_s: float
@@ -121,6 +125,7 @@ class ReaderAllocation:
         self._dataset_bytes = 0
         self._region_bytes: Callable[[], int] = lambda: 0
         self._read = Progress(None, 0, 0.0)
+        self._observed_at: float | None = None
         self._epoch: int | None = None
         self._epoch_began_at = 0
         """What was read when the present epoch began."""
@@ -191,6 +196,8 @@ class ReaderAllocation:
             waited_s=0.0 if used is None else used.waited_s,
             waiting=0 if used is None else used.waiting,
             dataset_bytes=self._dataset_bytes,
+            epoch=self._epoch,
+            observed_at_s=self._observed_at,
             read_bytes=self._read.read_bytes,
             read_waited_s=self._read.waited_s,
             starved=self._waits.starved,
@@ -278,7 +285,7 @@ class ReaderAllocation:
             self._speed.note(progress, now)
             if progress.epoch != self._epoch:
                 self._epoch, self._epoch_began_at = progress.epoch, self._read.read_bytes
-            self._read = progress
+            self._read, self._observed_at = progress, now
         self._effective.note(self._epoch)
         found = None if self._budget is None else self._budget.statistics()
         self._waits.note(now, self._read.waited_s, 0.0 if found is None else found.bound_s)

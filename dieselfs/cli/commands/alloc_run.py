@@ -73,6 +73,7 @@ def run_command(
             "alluxio has no quotas to publish", "run no allocator: then the caches are LRU pools"
         )
     chosen = named_policy(policy, system)
+    context = context.shared()
     capacity = capacity_of(context.config, cache, byte_rate("--remote-io", remote_io))
     log_to_stderr()
     allocator = Allocator(chosen, capacity)

@@ -87,11 +87,16 @@ def _summary(found: Sequence[Explanation], total: Resources) -> str:
 
 def sentences(each: Explanation) -> list[str]:
     """Say what limits the job, what would help, who has it, and what is not effective yet."""
+    return [*reasons(each), *_delay(each)]
+
+
+def reasons(each: Explanation) -> list[str]:
+    """Say what limits the job, what would help, and who has it."""
     if each.planned.gpus <= 0:
         return ["It waits for GPUs, so it has neither cache nor remote IO."]
     return [
         *(_limit(each), *_known_order(each), _one_more(each)),
-        *(*_who_has_io(each), *_who_has_cache(each), *_delay(each)),
+        *(*_who_has_io(each), *_who_has_cache(each)),
     ]
 
 
@@ -174,7 +179,7 @@ def _reason(each: Explanation) -> str:
 
 
 def _delay(each: Explanation) -> list[str]:
-    if each.planned.cache_bytes <= 0 or each.effective_after_s is None:
+    if each.planned.gpus <= 0 or each.planned.cache_bytes <= 0 or each.effective_after_s is None:
         return []
     return [
         f"Its cache is not effective until its first epoch ends, "
