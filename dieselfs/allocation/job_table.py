@@ -129,7 +129,7 @@ def byte_rate(name: str, text: str) -> float:
     number = _plain_number(text)
     try:
         return float(parse_rate(text)) if number is None else number
-    except UsageError:
+    except (UsageError, OverflowError):
         raise UsageError(
             f"{name} of {text}: it is not a rate", "write for instance 114MB/s"
         ) from None
@@ -139,7 +139,7 @@ def _size(name: str, text: str) -> float:
     number = _plain_number(text)
     try:
         size = float(parse_size(text)) if number is None else number
-    except UsageError:
+    except (UsageError, OverflowError):
         raise UsageError(f"{name} of {text}: it is not a size such as 1.3TiB") from None
     if not 1 <= size < float("inf"):
         raise UsageError(f"{name} of {text}: it must be more than 0")

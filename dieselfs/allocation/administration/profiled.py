@@ -30,7 +30,9 @@ class Profile:
 
     job: Job
     speed_is_lower_bound: bool
-    """True if reads waited all the time, so the job may be faster."""
+    """True if the job may be faster: reads waited all the time, or not all of them were seen."""
+    sees_all: bool
+    """False without a known order: what the page cache answers is not seen then."""
     waited_share: float
     """The share of the time in which reads waited."""
     elapsed_s: float
@@ -70,12 +72,19 @@ def profiled(
     ]
     rate = measured_ideal_rate(intervals)
     if rate is None:
-        raise UsageError("nothing was read meanwhile", "run it while the job reads")
+        raise UsageError(
+            "nothing was read meanwhile",
+            "run it while the job reads; what the page cache answers is seen only with a known "
+            "order, and a mount without a job's name is looked at every 30 s",
+        )
     elapsed = math.fsum(each.elapsed_s for each in intervals)
     waited = math.fsum(min(each.waited_s, each.elapsed_s) for each in intervals)
+    job = _job(statistics["allocation"], dataset, rate)
+    sees_all = not job.repeats_items
     return Profile(
-        _job(statistics["allocation"], dataset, rate),
-        rate.is_lower_bound,
+        job,
+        rate.is_lower_bound or not sees_all,
+        sees_all,
         waited / elapsed,
         elapsed,
     )

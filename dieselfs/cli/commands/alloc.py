@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dieselfs.cli.command_group import SuggestingGroup
-from dieselfs.cli.commands.alloc_job import job
+from dieselfs.cli.commands.alloc_job import job_group
 from dieselfs.cli.commands.alloc_plan import plan_command
 from dieselfs.cli.commands.alloc_profile import profile_command
 from dieselfs.cli.commands.alloc_run import run_command
@@ -20,7 +20,7 @@ def alloc() -> None:
 
 
 for _command in (
-    *(show_command, run_command, set_cache_command, set_io_command, job),
+    *(show_command, run_command, set_cache_command, set_io_command, job_group),
     *(profile_command, plan_command, simulate_command),
 ):
     alloc.add_command(_command)

@@ -28,19 +28,19 @@ _ORDERS = ("random", "told", "draws")
 """A copy of `dieselfs.allocation.jobs.ReadingOrder`, which the help need not load."""
 
 
-@click.group(cls=SuggestingGroup)
-def job() -> None:
+@click.group("job", cls=SuggestingGroup)
+def job_group() -> None:
     """Declare jobs: their speeds, GPUs and passes."""
 
 
 @command(
-    group=job,
+    group=job_group,
     examples=[
         "dlcmd alloc job add resnet-1 imagenet --speed 114MB/s --passes 90",
         "dlcmd alloc job add --table jobs.csv",
     ],
 )
-@click.argument("name", metavar="[JOB", required=False)
+@click.argument("job", metavar="[JOB", required=False)
 @click.argument("dataset", metavar="DATASET]", required=False)
 @click.option("--speed", metavar="RATE", help="How fast the job reads if it never waits.")
 @click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="Its GPUs.")
@@ -70,7 +70,7 @@ def job() -> None:
 )
 def add(
     context: CommandContext,
-    name: str | None,
+    job: str | None,
     dataset: str | None,
     speed: str | None,
     gpus: int,
@@ -92,11 +92,11 @@ def add(
     from dieselfs.allocation.jobs import Job
 
     if table is not None:
-        if name is not None or speed is not None:
+        if job is not None or speed is not None:
             raise UsageError("--table has all jobs", "give either --table, or JOB and DATASET")
         jobs: list[Job] = read_job_table(table)
-    elif name is None or dataset is None or speed is None:
-        missing = "JOB" if name is None else "DATASET" if dataset is None else "--speed"
+    elif job is None or dataset is None or speed is None:
+        missing = "JOB" if job is None else "DATASET" if dataset is None else "--speed"
         raise UsageError(f"{missing} is not given", "give JOB DATASET --speed RATE, or --table")
     else:
         speed_bytes_per_s = byte_rate("--speed", speed)
@@ -104,7 +104,7 @@ def add(
             size = _stored_bytes(context, dataset)
         jobs = [
             Job(
-                *(name, dataset, size, speed_bytes_per_s, gpus, passes, now_s()),
+                *(job, dataset, size, speed_bytes_per_s, gpus, passes, now_s()),
                 regular=not irregular,
                 repeats_items=repeats_items or order == "draws",
                 order=order,
@@ -150,20 +150,20 @@ def _say_declared(context: CommandContext, entries: Sequence[JobEntry]) -> None:
         )
 
 
-@command(group=job, examples=["dlcmd alloc job rm resnet-1"])
-@click.argument("name", metavar="JOB")
-def rm(context: CommandContext, name: str) -> None:
+@command(group=job_group, examples=["dlcmd alloc job rm resnet-1"])
+@click.argument("job")
+def rm(context: CommandContext, job: str) -> None:
     """Take the declaration of a job back; while it has readers, it is measured again."""
     from dieselfs.allocation.administration.declared import withdraw
     from dieselfs.allocation.directory.directories import allocation_directory
 
     context = context.shared()
     with closing(allocation_directory(context.config.index.value)) as directory:
-        withdraw(directory, name)
-    context.output.done({"job": name}, f"{name}: not declared any more")
+        withdraw(directory, job)
+    context.output.done({"job": job}, f"{job}: not declared any more")
 
 
-@command(group=job, examples=["dlcmd alloc job ls", "dlcmd alloc job ls --json"])
+@command(group=job_group, examples=["dlcmd alloc job ls", "dlcmd alloc job ls --json"])
 def ls(context: CommandContext) -> None:
     """List the jobs that are declared."""
     from dieselfs.allocation.directory.directories import allocation_directory

@@ -43,10 +43,10 @@ _LOOK_EVERY_S: Final = 0.5
 def profile_command(context: CommandContext, mountpoint: str, seconds: float) -> None:
     """Measure a running job's row of JOBS.csv.
 
-    It is the job that reads the mount. The speed is that of the time in which no read waited. If reads waited all the time, the speed
-    is only a lower bound, which is said beside the row: give the job more remote IO for a while,
-    with `dlcmd alloc set-io`, and measure again. GPUs and passes are those that were declared, or
-    else 1: correct them.
+    It is the job that reads the mount. The speed is that of the time in which no read waited. If
+    reads waited all the time, the speed is only a lower bound, which is said beside the row: give
+    the job more remote IO for a while, with `dlcmd alloc set-io`, and measure again. GPUs and
+    passes are those that were declared, or else 1: correct them.
     """
     from dieselfs.allocation.directory.directories import allocation_directory
 

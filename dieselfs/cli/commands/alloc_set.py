@@ -35,9 +35,10 @@ _NONE: Final = "none"
 def set_cache_command(context: CommandContext, dataset: str, size: str) -> None:
     """Set a quota of the caches by hand.
 
-    DATASET may use SIZE in the caches of its readers. It goes before what an allocator decides, and needs none. What is cached stays, and nothing more
-    is cached than SIZE; what is above it is evicted within 10 s. 0 caches nothing of the dataset.
-    `none` takes the decision by hand back: an allocator's counts again, or there is no quota.
+    DATASET may use SIZE in the caches of its readers. That goes before what an allocator decides,
+    and needs none. What is cached stays, and nothing more is cached than SIZE; what is above it is
+    evicted within 10 s. 0 caches nothing. `none` takes the decision by hand back: an allocator's
+    counts again, or there is no quota.
     """
     from dieselfs.allocation.administration.by_hand import set_cache
     from dieselfs.allocation.directory.directories import allocation_directory
@@ -108,10 +109,10 @@ def _say_quota(context: CommandContext, found: QuotaInForce, size_bytes: int | N
 def set_io_command(context: CommandContext, job: str, rate: str) -> None:
     """Set the remote IO of a job by hand.
 
-    Its readers may together fetch RATE of the store. It goes before what an allocator decides, and needs none. The readers obey within 2 s and divide
-    RATE by what each needs. RATE is in bytes a second, such as 10MB/s. `none` takes the decision by
-    hand back: an allocator's counts again, or there is no limit. The empty name "" stands for all
-    readers without a job.
+    Its readers may together fetch RATE of the store, in bytes a second, and divide that by what
+    each needs. It goes before what an allocator decides, and needs none. Readers obey within 2 s.
+    `none` takes the decision by hand back: an allocator's counts again, or there is no limit. The
+    empty name "" stands for all readers without a job.
     """
     from dieselfs.allocation.administration.by_hand import set_io
     from dieselfs.allocation.directory.directories import allocation_directory

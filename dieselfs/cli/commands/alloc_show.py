@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         "dlcmd alloc show --json | jq .job,.io_bytes_per_s",
     ],
 )
-@click.argument("name", metavar="[JOB]", required=False)
+@click.argument("job", metavar="[JOB]", required=False)
 @click.option("--explain", is_flag=True, help="Say of each job what limits it, and why.")
 @click.option(
     "--refresh",
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     help="Repeat every S seconds until interrupted.",
 )
 def show_command(
-    context: CommandContext, name: str | None, explain: bool, refresh: float | None
+    context: CommandContext, job: str | None, explain: bool, refresh: float | None
 ) -> None:
     """Show what jobs may use, and what they use.
 
@@ -57,7 +57,7 @@ def show_command(
     context = context.shared()
     output = context.output
     with closing(allocation_directory(context.config.index.value)) as directory:
-        sample = partial(_sample, output, directory, name, explain)
+        sample = partial(_sample, output, directory, job, explain)
         if refresh is None:
             _print(output, sample())
             return

@@ -65,7 +65,7 @@ def overview_shown(
     lines = ["remote IO", *_indented(io)]
     lines += ["", "cache", *_indented(cache)] if cache else []
     for job in jobs if why is not None else ():
-        lines += ["", f"{_name(job)}:", *_indented(_words(job, why))]
+        lines += ["", f"{_name(job)}:", *_indented(_wrapped(output, _words(job, why), 2))]
     left_out = [each for each in (*_IO, *_CACHE) if each not in (*first, *second)]
     shown = ", ".join(dict.fromkeys(left_out))
     notes = [f"columns left out: {shown}; --wide shows all"] if left_out and cache else []
@@ -82,7 +82,7 @@ def one_job_shown(output: Output, job: JobOverview, why: Mapping[str, Explanatio
     )
     lines += ["", *readers] if readers else ["", "no reader of it is seen"]
     if why is not None:
-        lines += ["", *_words(job, why)]
+        lines += ["", *_wrapped(output, _words(job, why))]
     left_out = [each for each in _READERS if each not in shown] if readers else []
     notes = [f"columns left out: {', '.join(left_out)}; --wide shows all"] if left_out else []
     return Shown([_record(job, why)], lines, notes)
@@ -90,6 +90,17 @@ def one_job_shown(output: Output, job: JobOverview, why: Mapping[str, Explanatio
 
 def _indented(lines: Sequence[str]) -> list[str]:
     return [f"  {line}" for line in lines]
+
+
+def _wrapped(output: Output, sentences: Sequence[str], indent: int = 0) -> list[str]:
+    """Return sentences as lines of the terminal; elsewhere a sentence is a line."""
+    if not output.is_compact:
+        return list(sentences)
+    import textwrap
+    from shutil import get_terminal_size
+
+    width = max(20, get_terminal_size().columns - indent)
+    return [line for each in sentences for line in textwrap.wrap(each, width)]
 
 
 def _words(job: JobOverview, why: Mapping[str, Explanation] | None) -> list[str]:
@@ -106,7 +117,9 @@ def _io_row(job: JobOverview) -> list[str]:
     return [
         *(_name(job), str(len(job.readers)), _speed(job)),
         rate_text(None if job.io is None else job.io.bytes_per_s),
-        *(rate_text(job.used_bytes_per_s), f"{job.bound:.0%}", *_origin_and_age(job.io)),
+        rate_text(job.used_bytes_per_s) if job.readers else "-",
+        f"{job.bound:.0%}" if job.readers else "-",
+        *_origin_and_age(job.io),
     ]
 
 
@@ -114,7 +127,8 @@ def _cache_row(job: JobOverview) -> list[str]:
     return [
         *(_name(job), job.dataset, _size_or_dash(job.dataset_bytes)),
         "none" if job.cache is None else human_size(job.cache.size_bytes),
-        *(human_size(job.held_bytes), human_size(job.effective_bytes)),
+        human_size(job.held_bytes) if job.readers else "-",
+        human_size(job.effective_bytes) if job.readers else "-",
         *_origin_and_age(job.cache),
     ]
 

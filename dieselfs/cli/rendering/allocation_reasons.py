@@ -29,17 +29,26 @@ def present_sentences(job: JobOverview, why: Explanation | None) -> list[str]:
 def _limits(job: JobOverview, why: Explanation) -> list[str]:
     if job.present is not None and not job.present.is_seen:
         return ["It has read nothing yet, so its speed is not known, and nothing limits it."]
+    if job.io is not None:
+        return reasons(why)
     unlimited = "Its remote IO has no limit, as nothing is decided on it."
-    return [*([unlimited] if job.io is None else []), *reasons(why)]
+    if _is_bound(job):
+        return [f"{unlimited} Its reads wait all the time, so the store limits it."]
+    return [unlimited, *reasons(why)]
+
+
+def _is_bound(job: JobOverview) -> bool:
+    """Return True if of its ideal rate only a lower bound is known."""
+    return job.entry is None and job.speed is not None and job.speed.is_lower_bound
 
 
 def _speed(job: JobOverview) -> list[str]:
-    speed = job.speed
-    if job.entry is not None or speed is None or not speed.is_lower_bound:
+    if not _is_bound(job) or job.speed is None:
         return []
+    rate = human_size(job.speed.bytes_per_s)
     return [
-        f"Its ideal rate is not known: its reads waited all the time, at "
-        f"{human_size(speed.bytes_per_s)}/s and less. It is taken to be half as fast again."
+        f"Its ideal rate is not known: it has read {rate}/s, and its reads waited all the time. "
+        "An allocator takes it that the job could be half as fast again."
     ]
 
 
@@ -64,10 +73,11 @@ def _not_yet(job: JobOverview, why: Explanation) -> list[str]:
     if job.cache is None:
         return found
     quota = min(job.cache.size_bytes, job.dataset_bytes)
-    if quota > job.held_bytes:
+    region = max((each.region_bytes for each in job.main_readers), default=0)
+    if region and quota - job.held_bytes >= region:
         found.append(
-            f"Of its quota {human_size(quota - job.held_bytes)} are not cached yet: they are as it "
-            "reads, and effective an epoch later."
+            f"{human_size(quota - job.held_bytes)} more fit its quota. What it reads is cached "
+            "until that is full, and effective an epoch later."
         )
     elif job.cache.size_bytes < job.held_bytes:
         more = human_size(job.held_bytes - job.cache.size_bytes)

@@ -60,7 +60,12 @@ def _cell(value: object) -> str:
 
 def _note(output: Output, found: Profile, entry: JobEntry | None) -> None:
     waited = f"reads waited {found.waited_share:.0%} of {found.elapsed_s:.0f} s"
-    if found.speed_is_lower_bound:
+    if not found.sees_all:
+        output.note(
+            f"{waited}; without a known order, reads that the page cache answers are not seen, so "
+            "speed_bytes_per_s is only a lower bound"
+        )
+    elif found.speed_is_lower_bound:
         output.note(f"{waited}, so speed_bytes_per_s is only a lower bound: the job may be faster")
     else:
         output.note(f"{waited}; the speed is that of the time without waiting")

@@ -161,6 +161,12 @@ def _tasks(context: click.Context, begun: str) -> list[CompletionItem]:
     return _plain(task_names(), begun)
 
 
+def _jobs(context: click.Context, begun: str) -> list[CompletionItem]:
+    from dieselfs.cli.values.known_names import job_names
+
+    return _plain(job_names(_config(context)), begun)
+
+
 def _keys(context: click.Context, begun: str) -> list[CompletionItem]:
     from dieselfs.config import SHARED_KEYS
 
@@ -192,6 +198,7 @@ _BY_NAME: Final = {
     "dataset": _datasets,
     "local": _files,
     "file": _files,
+    "job": _jobs,
     "key": _keys,
     "mountpoint": _mountpoints,
     "mountpoints": _mountpoints,

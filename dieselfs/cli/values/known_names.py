@@ -113,6 +113,21 @@ def task_names() -> list[str]:
     return []
 
 
+def job_names(config: Config) -> list[str]:
+    """Return the jobs that the allocation directory knows, if it answers soon."""
+    from dieselfs.allocation.directory.directories import allocation_directory
+    from dieselfs.assembly import config_of_store
+
+    def look() -> Iterator[str]:
+        shared = config_of_store(config)
+        with closing(allocation_directory(shared.index.value)) as directory:
+            yield from (lease.job for lease in directory.leases() if lease.job)
+            yield from (entry.job for entry in directory.jobs())
+            yield from (each.job for each in directory.decisions().ios if each.job)
+
+    return _asked((config.index.value, look))
+
+
 def profile_names() -> list[str]:
     """Return the profiles of the configuration file."""
     import tomllib

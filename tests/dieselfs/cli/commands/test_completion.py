@@ -32,7 +32,7 @@ FREE_TEXT = {
     "cache ttl duration",
     "cache resize size",
 }
-FREE_TEXT |= {"config set value"}
+FREE_TEXT |= {"config set value", "alloc set-cache size", "alloc set-io rate"}
 Complete = Callable[[str], list[str]]
 
 
