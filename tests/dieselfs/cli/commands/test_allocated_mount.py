@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.job_table import read_job_table
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.dieselfs.cli.nodes_here import TASK, NodeHere, nodes_here
 from tests.eventually import PATIENCE_S, eventually
@@ -104,6 +107,89 @@ def test_a_datasets_quota_reaches_the_tier_of_its_readers(
     assert dataset["dataset"] == lease.dataset
     read_all(node, pictures)
     eventually(lambda: allocation(node)["held_bytes"] > 0, "chunks on the SSD")
+
+
+def test_set_io_and_set_cache_change_a_running_mount(
+    node: NodeHere, pictures: Path, tmp_path: Path
+) -> None:
+    options = ("--ssd", str(tmp_path / "ssd"), "--ssd-size", "64MiB", "--memory", "4MiB")
+    node.mount("--job", "resnet", *options)
+    eventually(lambda: allocation(node)["age_s"] is not None, "the directory's first answer")
+    assert allocation(node)["allowed_bytes_per_s"] is None
+    [said] = node("alloc", "set-io", "resnet", "1MB/s", "--json").records
+    assert said["readers"] == 1
+    eventually(lambda: allocation(node)["allowed_bytes_per_s"] == MIB, "the rate")
+    assert node("alloc", "set-cache", "pets", "12MiB").code == 0
+    eventually(lambda: allocation(node)["quota_bytes"] == 12 * MIB, "the quota")
+    before, began = allocation(node)["used_bytes"], time.monotonic()
+    read_all(node, pictures)
+    used, elapsed = allocation(node)["used_bytes"] - before, time.monotonic() - began
+    assert used > 600_000
+    assert used <= MIB * (elapsed + 0.5) + (64 << 10)  # a burst, and a chunk of 32 KiB
+    shown = node("alloc", "show", "resnet", "--json").records[0]
+    assert (shown["io_bytes_per_s"], shown["io_origin"]) == (MIB, "hand")
+    assert (shown["quota_bytes"], shown["readers"][0]["dataset"]) == (12 * MIB, "pets")
+    eventually(lambda: "The cache answers" in explained(node, "resnet"), "a reason")
+    node("alloc", "set-io", "resnet", "none")
+    eventually(lambda: allocation(node)["allowed_bytes_per_s"] is None, "no limit")
+
+
+def test_the_region_of_a_readers_ssd_is_the_least_quota(
+    node: NodeHere, directory: FolderDirectory, dlcmd: Dlcmd, pictures: Path, tmp_path: Path
+) -> None:
+    node.mount("--ssd", str(tmp_path / "ssd"), "--ssd-size", "64MiB")
+    [lease] = eventually(
+        lambda: [each for each in directory.leases() if each.region_bytes], "a lease with a region"
+    )
+    assert lease.region_bytes == 4 * MIB
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DIESELFS_MEMORY_FOLDER", str(node.memory))
+        refused = dlcmd("alloc", "set-cache", "pets", "3MiB")
+    assert (refused.code, "give at least 4.0 MiB" in refused.err) == (2, True)
+
+
+def test_a_profile_is_a_row_of_a_job_table(node: NodeHere, pictures: Path, tmp_path: Path) -> None:
+    node.mount("--job", "resnet", "--memory", "4MiB")
+    node("alloc", "set-io", "resnet", "256KiB/s")
+    eventually(lambda: allocation(node)["allowed_bytes_per_s"] == 256 << 10, "the rate")
+    with running(lambda: read_all(node, pictures)):
+        eventually(lambda: allocation(node)["used_bytes"], "a read")
+        found = node("alloc", "profile", node.mountpoint, "--seconds", "2")
+        [record] = node("alloc", "profile", node.mountpoint, "--seconds", "2", "--json").records
+        node("alloc", "set-io", "resnet", "none")
+    assert "only a lower bound" in found.err
+    assert (record["job"], record["dataset"]) == ("resnet", "pets")
+    assert record["speed_is_lower_bound"]
+    assert record["waited_share"] > 0.3
+    assert 0 < record["speed_bytes_per_s"] < 2 * MIB
+    table = tmp_path / "jobs.csv"
+    table.write_bytes(found.out)
+    [job] = read_job_table(table)
+    assert (job.name, job.dataset, job.repeats_items) == ("resnet", "pets", True)
+    assert job.dataset_bytes == allocation(node)["dataset_bytes"]
+
+
+def test_a_profile_of_nothing(node: NodeHere, dlcmd: Dlcmd, pictures: Path) -> None:
+    node.mount("--job", "resnet")
+    idle = dlcmd("alloc", "profile", node.mountpoint, "--seconds", "2")
+    assert "nothing was read meanwhile" in idle.err
+    assert "no DieselFS mount" in dlcmd("alloc", "profile", node.mountpoint.parent).err
+
+
+def explained(node: NodeHere, job: str) -> str:
+    return " ".join(node("alloc", "show", job, "--explain").lines)
+
+
+@contextmanager
+def running(work: Callable[[], object]) -> Iterator[None]:
+    """Do some work in a thread beside the block, and wait for its end."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def test_a_mount_without_a_job_asks_for_nothing_and_has_no_budget(
