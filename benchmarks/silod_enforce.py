@@ -138,7 +138,7 @@ def _allocator(folder: Path, system: str, store_bytes_per_s: float) -> Iterator[
     """Run an allocator, to which the jobs are declared."""
     for job in JOBS:
         slow_dlcmd(
-            *(folder, "alloc", "job", "add", job.name, "--dataset", job.name),
+            *(folder, "alloc", "job", "add", job.name, job.name),
             *("--speed", f"{job.speed_bytes_per_s:.0f}", "--passes", str(_PASSES)),
         )
     process = subprocess.Popen(
