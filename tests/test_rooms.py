@@ -42,6 +42,13 @@ ARROWS = {
         "allocation.policies": "what nobody needs is divided max-min too",
         "cache.cluster": "the cache to divide may be that of a cache cluster",
     },
+    "allocation.administration": {
+        "allocation": "the present is explained as a plan is",
+        "allocation.allocator": "jobs are shown as an allocator sees them",
+        "allocation.directory": "what is in force, who reads, and where decisions are published",
+        "cache.jobs": "names of jobs are checked",
+        "cache.ssd": "sizes are told",
+    },
     "shuffle": {},
     "dataset": {},
     "prefetch": {

@@ -20,24 +20,24 @@ from dieselfs.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class QuotaInForce:
-    """What a dataset may keep in caches, after a change by hand."""
+    """The quota of a dataset, after a change by hand."""
 
     dataset: DatasetRef
     decision: CacheDecision | None
     """The decision in force; None: there is none, so the dataset has no quota."""
     was_set: bool
-    """Whether there was a decision by hand before."""
+    """True if there was a decision by hand before."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateInForce:
-    """What a job may fetch of the store, after a change by hand."""
+    """The remote IO of a job, after a change by hand."""
 
     job: str
     decision: IoDecision | None
     """The decision in force; None: there is none, so the job has no limit."""
     was_set: bool
-    """Whether there was a decision by hand before."""
+    """True if there was a decision by hand before."""
     readers: int
     """How many readers the job has."""
 

@@ -89,17 +89,17 @@ class JobOverview:
 
     @property
     def held_bytes(self) -> int:
-        """What is cached of its dataset, the mean of its readers."""
+        """The cached bytes of its dataset, the mean of its readers."""
         return 0 if self.present is None else int(self.present.state.held_bytes)
 
     @property
     def effective_bytes(self) -> int:
-        """What of that it hits in its present epoch, the mean of its readers."""
+        """The bytes of them that it hits in its present epoch, the mean of its readers."""
         return 0 if self.present is None else int(self.present.state.effective_bytes)
 
     @property
     def epoch_left_bytes(self) -> float | None:
-        """What its readers have left of their present epoch; None if it is not known."""
+        """The bytes that are left of its present epoch; None if that is not known."""
         if not self.dataset_bytes or not any(each.epoch_read_bytes for each in self.main_readers):
             return None
         last = max(each.epoch for each in self.main_readers)

@@ -18,7 +18,7 @@ class Observation:
     """The progress of a mount's readers at one time."""
 
     at_s: float
-    """By the mount's clock."""
+    """The time by the mount's clock."""
     read_bytes: int
     waited_s: float
     """Summed over threads."""
@@ -26,7 +26,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was measured."""
+    """The result of a measurement."""
 
     job: Job
     speed_is_lower_bound: bool

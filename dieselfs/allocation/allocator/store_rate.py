@@ -32,7 +32,7 @@ _WAITS: Final = 0.1
 _REACHED: Final = 0.9
 """A reader reaches what it is allowed from this share of it on."""
 _LACKING: Final = 0.1
-"""What all readers lack of what they are allowed is taken seriously from this share of it on."""
+"""The share of what readers are allowed that they must lack for the store to count as slow."""
 _OUTWEIGHED: Final = 0.5
 """The weight of the readers that are held back by their budgets, against those that wait for the
 store, from which the store is not slow."""
@@ -41,16 +41,16 @@ LEAST_BYTES_PER_S: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What readers get of the store, and lack."""
+    """The rates that readers get of the store, and lack, in bytes a second."""
 
     used: float
-    """What all readers use, in bytes a second, as the following."""
+    """The use of all readers."""
     starved: float
-    """What those that wait for the store may use."""
+    """The rates allowed to those that wait for the store."""
     lacked: float
-    """What they do not reach of it."""
+    """The part of it that they do not reach."""
     held_back: float
-    """What those may use that wait for their budgets."""
+    """The rates allowed to those that wait for their budgets."""
 
     @property
     def is_unmet(self) -> bool:

@@ -41,7 +41,7 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     dataset_bytes: Size
     epoch: _Count = 0
     epoch_read_bytes: _Count = 0
-    """What it has read in that epoch; without a known order, since it began."""
+    """The bytes that it has read in that epoch; without a known order, since it began."""
     allowed_bytes_per_s: Annotated[float, Meta(ge=NO_LIMIT, le=MOST_BYTES_PER_S)] = NO_LIMIT
     """Its share of the job's remote IO."""
     used_bytes_per_s: Rate = 0.0

@@ -82,8 +82,8 @@ class Waits:
     def note(self, now: float, waited_s: float, bound_s: float) -> None:
         """Take note of the seconds that reads have waited, and those that the budget was bound.
 
-        Both count since the process began. What readers wait while the budget is bound counts as a
-        wait for the budget.
+        Both count since the process began. A wait while the budget is bound counts as one for the
+        budget.
         """
         samples = self._samples
         samples.append((now, waited_s, bound_s))

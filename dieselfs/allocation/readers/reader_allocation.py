@@ -68,7 +68,7 @@ class AllocationStatistics:
     observed_at_s: float | None
     """When the following two were seen, by the process's monotonic clock; None: not yet."""
     read_bytes: int
-    """What the readers have read, from wherever it came."""
+    """The bytes that the readers have read, from wherever they came."""
     read_waited_s: float
     """How long they have waited for it, summed over threads."""
     starved: float
@@ -128,7 +128,7 @@ class ReaderAllocation:
         self._observed_at: float | None = None
         self._epoch: int | None = None
         self._epoch_began_at = 0
-        """What was read when the present epoch began."""
+        """The bytes that were read before the present epoch began."""
         self._keepers: list[Callable[[Quotas], object]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -83,8 +83,8 @@ def add(
 ) -> None:
     """Declare a job, or all jobs of a table; declare it again to change it.
 
-    JOB is the name that its readers have by --job, DIESELFS_JOB or SLURM_JOB_ID. What is declared
-    goes before what is measured. Of a table all lines are checked before anything is declared.
+    JOB is the name that its readers have by --job, DIESELFS_JOB or SLURM_JOB_ID. The declaration
+    goes before what is measured. All lines of a table are checked before anything is declared.
     """
     from dieselfs.allocation.administration.declared import declare, now_s
     from dieselfs.allocation.directory.directories import allocation_directory

@@ -35,8 +35,8 @@ _NONE: Final = "none"
 def set_cache_command(context: CommandContext, dataset: str, size: str) -> None:
     """Set a quota of the caches by hand.
 
-    DATASET may use SIZE in the caches of its readers. That goes before what an allocator decides,
-    and needs none. What is cached stays, and nothing more is cached than SIZE; what is above it is
+    DATASET may use SIZE in the caches of its readers. The decision goes before an allocator's, and
+    needs no allocator. Cached chunks stay, no more are cached than SIZE, and those above it are
     evicted within 10 s. 0 caches nothing. `none` takes the decision by hand back: an allocator's
     counts again, or there is no quota.
     """
@@ -110,9 +110,9 @@ def set_io_command(context: CommandContext, job: str, rate: str) -> None:
     """Set the remote IO of a job by hand.
 
     Its readers may together fetch RATE of the store, in bytes a second, and divide that by what
-    each needs. It goes before what an allocator decides, and needs none. Readers obey within 2 s.
-    `none` takes the decision by hand back: an allocator's counts again, or there is no limit. The
-    empty name "" stands for all readers without a job.
+    each needs. The decision goes before an allocator's, and needs no allocator. Readers obey within
+    2 s. `none` takes the decision by hand back: an allocator's counts again, or there is no limit.
+    The empty name "" stands for all readers without a job.
     """
     from dieselfs.allocation.administration.by_hand import set_io
     from dieselfs.allocation.directory.directories import allocation_directory

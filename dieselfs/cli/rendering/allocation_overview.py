@@ -28,7 +28,7 @@ _READERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is printed at one time."""
+    """The output at one time."""
 
     records: Sequence[Mapping[str, Any]]
     """For --json."""
