@@ -41,6 +41,7 @@ ARROWS = {
         "allocation.directory": "who reads, and where decisions are published",
         "allocation.policies": "what nobody needs is divided max-min too",
         "cache.cluster": "the cache to divide may be that of a cache cluster",
+        "cache.ssd": "sizes are told",
     },
     "allocation.administration": {
         "allocation": "the present is explained as a plan is",

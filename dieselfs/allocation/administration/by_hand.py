@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.region_files import region_bytes_for
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
+from dieselfs.allocation.allocator.capacity import check_feasible
 from dieselfs.allocation.directory.decisions import CacheDecision, IoDecision
 from dieselfs.allocation.directory.port import AllocationDirectory
 from dieselfs.allocation.directory.reader_lease import ReaderLease
@@ -84,13 +85,7 @@ def _check_quota(size_bytes: int, least: int) -> None:
         raise UsageError(
             f"a quota of {size_bytes} bytes", "write for instance 200GiB, or none for no quota"
         )
-    if 0 < size_bytes < least:
-        raise UsageError(
-            f"a quota of {human_size(size_bytes)} is smaller than a region, so nothing would be "
-            "cached",
-            f"give at least {human_size(least)} (SSDs are divided into regions), 0 to cache "
-            "nothing, or none for no quota",
-        )
+    check_feasible("a quota", size_bytes, least)
 
 
 def set_io(directory: AllocationDirectory, job: str, bytes_per_s: float | None) -> RateInForce:

@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from chunkstore.ssd.region_files import region_bytes_for
+from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
 from dieselfs.cache.cluster.options import configured_cluster
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.status import cluster_nodes
+from dieselfs.cache.ssd.byte_sizes import human_size
 from dieselfs.config import Config
 from dieselfs.errors import RegistryUnavailable, UsageError
 
@@ -25,11 +28,13 @@ def capacity_of(
 ) -> Callable[[], tuple[int, float]]:
     """Return a function that returns the bytes of cache and the bytes a second of remote IO.
 
-    Raises `UsageError` if no cache is given, and no cache cluster configured.
+    Raises `UsageError` if no cache is given, and no cache cluster configured, and for a cache below
+    a region.
     """
     if not io_bytes_per_s > 0:
         raise UsageError("--remote-io of 0", "write for instance 200MB/s")
     if cache_bytes is not None:
+        check_feasible("--cache", cache_bytes)
         return lambda: (cache_bytes, io_bytes_per_s)
     cluster = configured_cluster(config, os.environ)
     if cluster is None:
@@ -38,6 +43,21 @@ def capacity_of(
             "write for instance --cache 2TiB",
         )
     return ClusterCapacity(cluster, io_bytes_per_s)
+
+
+def check_feasible(what: str, size_bytes: int, least: int | None = None) -> None:
+    """Raise `UsageError` if SSDs could keep nothing within a size, though it is not 0.
+
+    `least` is the size of their regions; None stands for the smallest regions that there are.
+    """
+    least = region_bytes_for(0, DEFAULT_SEGMENT_BYTES) if least is None else least
+    if 0 < size_bytes < least:
+        raise UsageError(
+            f"{what} of {human_size(size_bytes)} is smaller than a region, so nothing would be "
+            "cached",
+            f"give at least {human_size(least)} (SSDs are divided into regions), or 0 to cache "
+            "nothing",
+        )
 
 
 class ClusterCapacity:

@@ -99,6 +99,19 @@ def test_tasks_profiles_and_mountpoints(
     assert complete("dlcmd umount m") == ["mnt/a"]
 
 
+def test_jobs(
+    complete: Complete, dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    assert complete("dlcmd alloc set-io ") == []
+    assert dlcmd("alloc", "set-io", "resnet", "1MB/s").code == 0
+    declared = ("alloc", "job", "add", "bert", "web", "--size", "1TB", "--speed", "1MB/s")
+    assert dlcmd(*declared).code == 0
+    for line in ("alloc set-io ", "alloc show ", "alloc job rm ", "mount x y --job "):
+        assert complete(f"dlcmd {line}") == ["bert", "resnet"]
+    assert complete("dlcmd alloc show r") == ["resnet"]
+
+
 def test_every_argument_is_completed_or_free_text() -> None:
     lacking = {
         f"{name} {parameter.name}"
