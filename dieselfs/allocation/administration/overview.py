@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S
 from dieselfs.allocation.allocator.present_jobs import PresentJob, present_jobs
 from dieselfs.allocation.directory.decisions import (
     CacheDecision,
@@ -37,6 +38,11 @@ class JobOverview:
     io: IoDecision | None
     cache: CacheDecision | None
     """The decision on the dataset that it reads most."""
+
+    @property
+    def allowed_bytes_per_s(self) -> float | None:
+        """The remote IO of its readers together, the floor at least; None: no limit."""
+        return None if self.io is None else max(float(FLOOR_BYTES_PER_S), self.io.bytes_per_s)
 
     @property
     def dataset(self) -> str:

@@ -31,7 +31,8 @@ def explained(jobs: Sequence[JobOverview]) -> Mapping[str, Explanation]:
 def _planned(job: JobOverview, present: PresentJob) -> PlannedJob:
     state = present.state
     speed = state.job.speed_bytes_per_s
-    io = state.io_demand if job.io is None else job.io.bytes_per_s
+    allowed = job.allowed_bytes_per_s
+    io = state.io_demand if allowed is None else allowed
     return PlannedJob(
         state,
         gpus=state.job.gpus,

@@ -150,7 +150,7 @@ def _say_rate(context: CommandContext, found: RateInForce, bytes_per_s: float | 
         context.output.note(f"no job gets less than {floor}/s, so that no reader waits for ever")
     if bytes_per_s is not None and not found.readers:
         context.output.note(
-            f"{name} has no reader now; the decision counts as soon as one begins. "
+            f"no reader of {name} is seen; the decision counts as soon as one begins. "
             "`dlcmd alloc show` lists the jobs that read"
         )
 

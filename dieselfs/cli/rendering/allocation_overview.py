@@ -116,7 +116,7 @@ def _name(job: JobOverview) -> str:
 def _io_row(job: JobOverview) -> list[str]:
     return [
         *(_name(job), str(len(job.readers)), _speed(job)),
-        rate_text(None if job.io is None else job.io.bytes_per_s),
+        rate_text(job.allowed_bytes_per_s),
         rate_text(job.used_bytes_per_s) if job.readers else "-",
         f"{job.bound:.0%}" if job.readers else "-",
         *_origin_and_age(job.io),
@@ -144,7 +144,7 @@ def _reader_row(lease: ReaderLease) -> list[str]:
 
 def _fields(job: JobOverview) -> dict[str, str]:
     size = f" ({human_size(job.dataset_bytes)})" if job.dataset_bytes else ""
-    io = rate_text(None if job.io is None else job.io.bytes_per_s)
+    io = rate_text(job.allowed_bytes_per_s)
     quota = "no quota" if job.cache is None else f"quota {human_size(job.cache.size_bytes)}"
     held = f"{human_size(job.held_bytes)} held, {human_size(job.effective_bytes)} effective"
     return {

@@ -120,7 +120,7 @@ def test_a_job_that_nobody_reads_for_is_warned_of_and_0_is_the_floor(
     found = dlcmd("alloc", "set-io", "absent", "0")
     assert found.lines == ["absent: 256 KiB/s, set by hand; 0 readers"]
     assert "no job gets less than 256 KiB/s" in found.err
-    assert "absent has no reader now" in found.err
+    assert "no reader of absent is seen" in found.err
     assert dlcmd("alloc", "set-io", "", "5MB/s").code == 0
     assert directory.decisions().ios_in_force.keys() == {"absent", ""}
 
