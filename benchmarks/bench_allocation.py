@@ -124,7 +124,7 @@ def scratch_redis() -> Iterator[RedisProcess]:
 def start_allocator(url: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "dieselfs.cli", "alloc", "run"]
     return subprocess.Popen(
-        [*command, "--remote-io", str(int(TOTAL)), "--cache", "1KiB"],
+        [*command, "--remote-io", str(int(TOTAL)), "--cache", "0"],
         env={**os.environ, "DIESELFS_INDEX": url, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

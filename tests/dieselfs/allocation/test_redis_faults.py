@@ -97,7 +97,7 @@ def allocator_process(url: str) -> Iterator[ForkedProgram]:
     """A `dlcmd alloc run`; it is killed at the end."""
     command = [sys.executable, "-m", "dieselfs.cli", "alloc", "run", "--remote-io", str(int(TOTAL))]
     environment = {**os.environ, "DIESELFS_INDEX": url}
-    program = FORKER.start_piped([*command, "--cache", "1KiB"], env=environment)
+    program = FORKER.start_piped([*command, "--cache", "0"], env=environment)
     with program:
         assert b"allocating" in program.stdout.readline()
         try:
