@@ -113,6 +113,8 @@ ARROWS = {
         "snapshots": "a pinned blob is verified by its snapshot",
     },
     "cache.cluster": {
+        "allocation.directory": "a cache node keeps its part of what is allocated to datasets",
+        "cache.jobs": "a thread that beats",
         "cache.membership": "cache nodes are found as members are",
         "cache.peers": "a client of a cluster reads as a reader of a task does",
         "cache.ports": "blocks, members, sources",

@@ -173,10 +173,13 @@ class ByteBudget:
 
         They pass when all that passed before is paid for, however many they are.
         """
-        with self._guard:
-            passes = not self._waiters and self._pay_if_open(size_bytes) <= 0
-        if not passes:
+        if not self.take_now(size_bytes):
             self._take_in_turn(size_bytes)
+
+    def take_now(self, size_bytes: int) -> bool:
+        """Take the bytes if they pass without waiting; return whether they did."""
+        with self._guard:
+            return not self._waiters and self._pay_if_open(size_bytes) <= 0
 
     def charge(self, size_bytes: int) -> None:
         """Pay for bytes that have been read already, without waiting; negative gives back."""

@@ -31,6 +31,7 @@ from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_clus
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.jobs.job_name import job_name
 from dieselfs.cache.membership.peer_options import TASK_VARIABLE, from_environment
+from dieselfs.cache.peers.paid_requests import Payer
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
 from dieselfs.cache.ports.peer_settings import PeerSettings
@@ -135,7 +136,8 @@ class ReadStack:
         """The allocation of this process; None: it takes what it gets."""
         if self.allocation is not None:
             store = BudgetedStore(store, self.allocation.payer, expected.object_bytes)
-        self._below_ssd = below_ssd(store, dataset, settings, expected, tags)
+        self._payer = None if self.allocation is None else self.allocation.payer
+        self._below_ssd = below_ssd(store, dataset, settings, expected, tags, self._payer)
         self.source, self._cluster_source = self._make_source(expected)
         self._warm_up: BackgroundWarmUp | None = None
 
@@ -146,7 +148,10 @@ class ReadStack:
         if ssd is not None:
             from chunkstore.ssd.tiered_store import TieredStore
 
-            store_of_cluster = store.source if isinstance(store, CacheClusterStore) else None
+            store_of_cluster = None
+            if isinstance(store, CacheClusterStore):
+                store_of_cluster = store.source
+                self._report_cached(store.cached_bytes)
             tiered = TieredStore(store, dataset, shared_tier(ssd), expected.object_bytes, tags)
             if self._recorder is not None:
                 shared_tier(ssd).policies.observe(self._recorder)
@@ -155,8 +160,18 @@ class ReadStack:
         if cluster is None:
             return reader, None
         # Without an SSD in front, a cluster is asked for many files by one message a node.
-        source = PeerSource(reader, CacheClusterPeers(cluster, dataset, tags))
+        peers = CacheClusterPeers(cluster, dataset, tags, self._payer)
+        self._report_cached(peers.cached_bytes)
+        source = PeerSource(reader, peers)
         return source, source
+
+    def _report_cached(self, of_cluster: Callable[[], int]) -> None:
+        """Report what the cluster caches, or an SSD tier in front of it, if that has more."""
+        ssd, id = self._settings.ssd, self._dataset.id
+        if self.allocation is None:
+            return
+        own = None if ssd is None else shared_tier(ssd)
+        self.allocation.caches(lambda: max(of_cluster(), 0 if own is None else own.held_bytes(id)))
 
     def _recorded(self, store: ObjectStore, expected: ExpectedFiles) -> ObjectReader:
         """Return the store, with a recorder in front of it if requests are recorded."""
@@ -282,6 +297,7 @@ def below_ssd(
     settings: ReadSettings,
     known: ExpectedFiles,
     tags: ReaderTags | None = None,
+    payer: Payer | None = None,
 ) -> ObjectStore:
     """Return the store from which an SSD tier is filled: the store, through a cluster if any.
 
@@ -289,4 +305,4 @@ def below_ssd(
     """
     if settings.ssd is None or settings.cache_cluster is None:
         return store
-    return CacheClusterStore(store, dataset, known, settings.cache_cluster, tags)
+    return CacheClusterStore(store, dataset, known, settings.cache_cluster, tags, payer)

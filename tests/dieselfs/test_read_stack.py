@@ -174,7 +174,7 @@ def test_tags_travel_to_other_processes(dataset: PeerDataset, snapshot: Snapshot
     cluster = CacheClusterSettings("r", TaskSecret(SECRET.encode()), StaticPeers(()))
     tags = ReaderTags(OneBucket(Bucket("train")), "resnet", 3)
     peers = CacheClusterPeers(cluster, snapshot.dataset, tags)
-    *_, sent = pickle.loads(pickle.dumps(peers))._arguments
+    *_, sent, _ = pickle.loads(pickle.dumps(peers))._arguments
     assert sent == tags
 
 

@@ -60,6 +60,8 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     """What its job read through it, from caches too; 0: not known."""
     speed_is_bound: bool = False
     """Whether the speed is only a lower bound of the ideal rate f*, since reads waited."""
+    cache_bytes: Size = 0
+    """The size of a cache node's SSD. 0: it is no cache node, but a reader."""
     age_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     """Seconds since it began to publish, by its own monotonic clock."""
 

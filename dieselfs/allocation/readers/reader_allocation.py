@@ -315,8 +315,9 @@ class ReaderAllocation:
                 self._budget.set_rate(None)
             return
         total = max(float(FLOOR_BYTES_PER_S), io.bytes_per_s)
-        share = divided(answer.peers, total).get(self.id, total) / total
-        if len(answer.peers) <= 1:
+        readers = [each for each in answer.peers if not each.cache_bytes]
+        share = divided(readers, total).get(self.id, total) / total
+        if len(readers) <= 1:
             self._share = share
         allowed, self._share = min(share, self._share), share
         if self._budget is None:

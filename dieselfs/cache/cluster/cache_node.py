@@ -26,6 +26,7 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.cluster.chunk_memory import ChunkMemory
 from dieselfs.cache.cluster.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cache.cluster.lease_heartbeat import LeaseHeartbeat
+from dieselfs.cache.cluster.node_quotas import NodeQuotas
 from dieselfs.cache.cluster.node_settings import CacheNodeSettings
 from dieselfs.cache.cluster.occupied_bytes import OccupiedBytes
 from dieselfs.cache.cluster.store_reads import StoreReads
@@ -99,6 +100,8 @@ class CacheNode:
         try:
             self._budget_bytes = _budget_bytes(settings, self._tier)
             self._parts = self._make_parts(store)
+            self.quotas = NodeQuotas(self._parts, settings.ssd.folder)
+            """The quotas that are allocated to datasets."""
             self._begin()
         except BaseException:
             self.close(0.0)
@@ -151,6 +154,11 @@ class CacheNode:
         host = "".join(letter for letter in socket.gethostname() if letter.isprintable())
         shown = host.encode()[:MAX_NODE_BYTES].decode(errors="ignore")
         return Member(settings.id, settings.address, max(1, self._budget_bytes >> 20), shown)
+
+    @property
+    def cache_cluster(self) -> str:
+        """The name of its cache cluster."""
+        return self._settings.cache_cluster
 
     @property
     def budget_bytes(self) -> int:

@@ -53,6 +53,8 @@ class ChunkMemory:
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, WholeChunk | memoryview] = OrderedDict()
+        self._datasets: dict[Hashable, bytes] = {}
+        """The dataset of each item that is kept, by its id."""
         self._bytes = 0
         self._alive: WeakValueDictionary[Hashable, memoryview] = WeakValueDictionary()
         """All data that was put and is still referenced; chunks are kept as objects."""
@@ -62,7 +64,6 @@ class ChunkMemory:
         found = self._find(chunk)
         if isinstance(found, memoryview):
             found = WholeChunk.of(found)
-            self.put_whole(chunk, found)
         return found
 
     def part(self, part: Part) -> memoryview | None:
@@ -71,19 +72,29 @@ class ChunkMemory:
         assert not isinstance(found, WholeChunk)
         return found
 
-    def put_whole(self, chunk: bytes, content: WholeChunk) -> None:
-        """Insert a chunk."""
-        self._put(chunk, content, content.data)
+    def put_whole(
+        self, chunk: bytes, content: WholeChunk, dataset: bytes = b"", *, stays: bool = True
+    ) -> None:
+        """Insert a chunk; unless it `stays`, it is found only while it is referenced."""
+        self._put(chunk, content, content.data, dataset, stays)
 
-    def put_part(self, part: Part, content: memoryview) -> None:
+    def put_part(
+        self, part: Part, content: memoryview, dataset: bytes = b"", *, stays: bool = True
+    ) -> None:
         """Insert a part. `content` must keep no more bytes alive than its own."""
-        self._put(part, content, content)
+        self._put(part, content, content, dataset, stays)
 
     def forget_part(self, part: Part) -> None:
         """Remove a part."""
         with self._lock:
-            self._bytes -= _size(self._kept.pop(part, None))
+            self._drop(part)
             self._alive.pop(part, None)
+
+    def forget_dataset(self, dataset: bytes) -> None:
+        """Remove all of a dataset; 20 ms if there are 64,000 items."""
+        with self._lock:
+            for key in [key for key, of in self._datasets.items() if of == dataset]:
+                self._drop(key)
 
     @property
     def cached(self) -> tuple[int, int]:
@@ -99,13 +110,29 @@ class ChunkMemory:
             self._kept.move_to_end(key)
             return found
 
-    def _put(self, key: Hashable, content: WholeChunk | memoryview, data: memoryview) -> None:
+    def _put(
+        self,
+        key: Hashable,
+        content: WholeChunk | memoryview,
+        data: memoryview,
+        dataset: bytes,
+        stays: bool,
+    ) -> None:
         with self._lock:
-            self._bytes += len(data) - _size(self._kept.pop(key, None))
-            self._kept[key], self._alive[key] = content, data
+            self._drop(key)
+            self._alive[key] = data
+            if not stays:
+                return
+            self._kept[key], self._datasets[key] = content, dataset
+            self._bytes += len(data)
             # The newest item stays whatever its size: a request waits for it.
             while self._bytes > self._budget_bytes and len(self._kept) > 1:
-                self._bytes -= _size(self._kept.popitem(last=False)[1])
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: Hashable) -> None:
+        """Keep an item no longer. The lock is held."""
+        self._bytes -= _size(self._kept.pop(key, None))
+        self._datasets.pop(key, None)
 
 
 def _size(content: WholeChunk | memoryview | None) -> int:

@@ -17,7 +17,7 @@ is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -56,6 +56,7 @@ QUEUED_S: Final = 2.0
 It is the time of 24 chunks of 4 MiB at 50 MB/s, the slowest SSD that the tier accepts when it
 reads.
 """
+_NOT_CACHED: Final = "the bytes are not cached, and the request may not fetch them"
 _BLOCK_BYTES: Final = 4 << 20
 """The unit in which chunks above 16 MiB are fetched, counted from the start of their objects."""
 
@@ -78,10 +79,15 @@ class NodeParts:
     """A callback for each read that the SSD does not answer, with the id of the chunk."""
     from_ssd_bytes: int = 0
     """Bytes read from the SSD. All threads count them without a lock: see `NodeMemory`."""
+    limited: Container[bytes] = frozenset()
+    """The ids of the datasets that have an allocated quota."""
 
 
 class DatasetChunks:
-    """The `CachedRanges` of one dataset; also implements `CountsRequests`. Thread-safe."""
+    """The `CachedRanges` of one dataset; implements `CountsRequests` and `LoadsCached` too.
+
+    Thread-safe.
+    """
 
     def __init__(self, dataset: DatasetRef, node: NodeParts) -> None:
         self.dataset = dataset
@@ -148,8 +154,45 @@ class DatasetChunks:
         data = self._node.memory.part(part)
         if data is None:
             data = self._small_part(chunk, part) if is_whole(chunk) else self._large_part(block)
-            self._node.memory.put_part(part, data)
+            self._put_part(part, data)
         return data
+
+    def load_cached(self, block: CacheBlock) -> WholeChunk | memoryview:
+        """See `LoadsCached`. A large file's hashes are read from the store if they are not known.
+
+        A miss is none of the SSD's: the client asks again when it has paid for a fetch.
+        """
+        chunk = block.chunk
+        if is_whole(chunk) and block.file is None:
+            return self._cached_whole(chunk)
+        part = _part_of(block)
+        data = self._node.memory.part(part)
+        if data is None:
+            small = is_whole(chunk)
+            data = self._cached_part(chunk, part) if small else self._large_part(block, cached=True)
+            self._put_part(part, data)
+        return data
+
+    def dataset_cached_bytes(self) -> int:
+        """See `LoadsCached`."""
+        return self._node.tier.held_bytes(self.dataset.id)
+
+    def _cached_whole(self, chunk: ChunkRef) -> WholeChunk:
+        """Return a chunk from memory, the SSD, or a fetch that is under way."""
+        node, id = self._node, chunk.id.value
+        if node.chunks.is_under_way(id):
+            return node.chunks.run(id, lambda: self._whole(chunk, may_fetch=False))
+        return self._whole(chunk, may_fetch=False)
+
+    def _cached_part(self, chunk: ChunkRef, part: Part) -> memoryview:
+        _, begin, length = part
+        data = self._read_ssd(chunk, begin, length, again=True)
+        if data is not None:
+            return data
+        if not self._node.chunks.is_under_way(chunk.id.value):
+            raise CacheFull(_NOT_CACHED)
+        payload, start = self._cached_whole(chunk).payload, begin - chunk.head_bytes
+        return memoryview(bytes(payload[start : start + length]))
 
     def warm(self, chunk: ChunkRef, block: ObjectBlock) -> Loaded:
         """Load a block onto the SSD, for no client. "elsewhere": a client's request loads it now.
@@ -187,7 +230,9 @@ class DatasetChunks:
                 data = memoryview(read)
                 self._reader.verified(data, chunk)
             found = WholeChunk.of(data)
-            self._node.memory.put_whole(chunk.id.value, found)
+            self._node.memory.put_whole(
+                chunk.id.value, found, self.dataset.id, stays=self._may_stay()
+            )
         outcomes.append(self._kept(chunk, 0, found.data, is_end=True))
         return found
 
@@ -202,7 +247,7 @@ class DatasetChunks:
                 data = memoryview(read)
             if len(data) != length:
                 raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
-            self._node.memory.put_part(key, data)
+            self._put_part(key, data)
         outcomes.append(self._kept(chunk, begin, data, is_end=begin + length == _size(chunk)))
         return data
 
@@ -225,19 +270,37 @@ class DatasetChunks:
         tags = self._clients.of(chunk)
         self._node.tier.warmed(length, dataset=self.dataset.id, chunk=chunk.id.value, tags=tags)
 
-    def _whole(self, chunk: ChunkRef, part_bytes: int | None = None) -> WholeChunk:
+    def _whole(
+        self, chunk: ChunkRef, part_bytes: int | None = None, *, may_fetch: bool = True
+    ) -> WholeChunk:
         """Return a chunk; for a part of it that the SSD has missed and admits, `part_bytes`."""
         found = self._node.memory.whole(chunk.id.value)
         if found is not None:  # another thread has read it
             return found
-        data = self._read_ssd(chunk, 0, None, again=part_bytes is not None)
+        again = part_bytes is not None or not may_fetch
+        data = self._read_ssd(chunk, 0, None, again=again)
+        is_copy = data is not None
         if data is None:
+            if not may_fetch:
+                raise CacheFull(_NOT_CACHED)
             data = self._fetch(chunk, part_bytes)
         found = WholeChunk.of(data)
         if (len(found.head), len(found.payload)) != (chunk.head_bytes, chunk.payload_bytes):
             raise Corrupt(f"the lengths of chunk {chunk.id} differ from those of the request")
-        self._node.memory.put_whole(chunk.id.value, found)
+        stays = is_copy or self._may_stay()
+        self._node.memory.put_whole(chunk.id.value, found, self.dataset.id, stays=stays)
         return found
+
+    def _put_part(self, part: Part, data: memoryview) -> None:
+        self._node.memory.put_part(part, data, self.dataset.id, stays=self._may_stay())
+
+    def _may_stay(self) -> bool:
+        """Return whether memory may keep what the SSD has no copy of.
+
+        At its quota a dataset has no more bytes in memory than on the SSD.
+        """
+        id, segments = self.dataset.id, self._node.tier.segments
+        return id not in self._node.limited or (segments is not None and id not in segments.full)
 
     def _small_part(self, chunk: ChunkRef, part: Part) -> memoryview:
         node, (id, begin, length) = self._node, part
@@ -267,19 +330,20 @@ class DatasetChunks:
                 tier.insert(CacheInsert(self.dataset.id, id, 0, data, True))
         return data
 
-    def _large_part(self, block: CacheBlock) -> memoryview:
+    def _large_part(self, block: CacheBlock, *, cached: bool = False) -> memoryview:
         """Return a part of a file in a chunk above 16 MiB.
 
-        It is verified by the hashes of its hash blocks, which are in the chunk's head.
+        It is verified by the hashes of its hash blocks, which are in the chunk's head. `cached`:
+        nothing else is fetched of the store.
         """
         part, file = _part_of(block), block.file
         assert file is not None
         hashes = self._reader.block_hashes(file)
 
         def verified() -> memoryview:
-            data = self._read_ssd(block.chunk, part[1], part[2])
+            data = self._read_ssd(block.chunk, part[1], part[2], again=cached)
             if data is None:
-                data = self._from_blocks(block.chunk, part)
+                data = self._from_blocks(block.chunk, part, cached=cached)
             try:
                 verify_blocks(data, file, block.start, hashes)
             except Corrupt:
@@ -298,7 +362,7 @@ class DatasetChunks:
         for key in _blocks(chunk, part):
             self._node.memory.forget_part(key)
 
-    def _from_blocks(self, chunk: ChunkRef, part: Part) -> memoryview:
+    def _from_blocks(self, chunk: ChunkRef, part: Part, *, cached: bool) -> memoryview:
         """Return a part of a large chunk's object.
 
         Each block is read from the store once, however many parts it belongs to.
@@ -306,26 +370,33 @@ class DatasetChunks:
         _, start, length = part
         found = bytearray()
         for key in _blocks(chunk, part):
-            block = self._node.blocks.run(key, partial(self._block, chunk, key))
+            if cached and not self._node.blocks.is_under_way(key):
+                block = self._block(chunk, key, may_fetch=False)
+            else:
+                read = partial(self._block, chunk, key, may_fetch=not cached)
+                block = self._node.blocks.run(key, read)
             found += block[max(0, start - key[1]) : start + length - key[1]]
         if len(found) != length:
             raise Corrupt(f"chunk {chunk.id} ends inside a file")
         return memoryview(found).toreadonly()
 
-    def _block(self, chunk: ChunkRef, key: Part) -> memoryview:
+    def _block(self, chunk: ChunkRef, key: Part, *, may_fetch: bool) -> memoryview:
         found = self._node.memory.part(key)
         if found is not None:
             return found
         _, begin, length = key
         data = self._read_ssd(chunk, begin, length, again=True)
+        is_copy = data is not None
         if data is None:
+            if not may_fetch:
+                raise CacheFull(_NOT_CACHED)
             with self._node.store.read_in_turn(Read(self._key(chunk), begin, length)) as read:
                 data = memoryview(read)
                 if len(data) != length:
                     raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
                 if self._admits(chunk, begin, waits=True):
                     self._keep(chunk, begin, data, is_end=begin + length == _size(chunk))
-        self._node.memory.put_part(key, data)
+        self._node.memory.put_part(key, data, self.dataset.id, stays=is_copy or self._may_stay())
         return data
 
     def _admits(self, chunk: ChunkRef, start: int = 0, *, waits: bool = False) -> bool:

@@ -16,12 +16,14 @@ from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
+from dieselfs.cache.cluster.cached_bytes import CachedOfNodes, cached_of_nodes
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.membership.breakers import Breakers
 from dieselfs.cache.membership.membership import TaskMembership
 from dieselfs.cache.membership.placement import Placement, reachable
 from dieselfs.cache.membership.registry import MembershipRegistry, StaticRegistry
+from dieselfs.cache.peers.paid_requests import Payer
 from dieselfs.cache.peers.task_peers import Peers
 from dieselfs.cache.ports.members import Member, View
 from dieselfs.cache.ports.peer_settings import StaticPeers
@@ -44,10 +46,19 @@ class CacheClusterPeers:
     """
 
     def __init__(
-        self, settings: CacheClusterSettings, dataset: DatasetRef, tags: ReaderTags | None = None
+        self,
+        settings: CacheClusterSettings,
+        dataset: DatasetRef,
+        tags: ReaderTags | None = None,
+        payer: Payer | None = None,
     ) -> None:
-        """`tags` tell the nodes' cache policies for which job this process reads."""
-        self._arguments = settings, dataset, tags
+        """`tags` tell the nodes' cache policies for which job this process reads.
+
+        `payer` gives the budget that pays for what nodes fetch for it.
+        """
+        self._arguments = settings, dataset, tags, payer
+        self._payer = payer
+        self._cached: CachedOfNodes = {}
         self._joining: threading.Lock
         self._joined: _Joined | None
         self._peers: Peers | None
@@ -75,13 +86,26 @@ class CacheClusterPeers:
             placement = None if peers is None else peers.placement
             if placement is None or placement.members != reachable(view):
                 placement = Placement.of(view)
-            peers = Peers(view, placement, joined.client, joined.breakers, joined.runtime)
+            peers = Peers(
+                view, placement, joined.client, joined.breakers, joined.runtime, self._payer
+            )
             self._peers = peers
         return peers
 
     def breakers(self) -> Breakers | None:
         """Return the breakers, or None before the first read."""
         return None if self._joined is None else self._joined.breakers
+
+    def cached_bytes(self) -> int:
+        """Return the bytes of the dataset that the cluster caches: the sum over its nodes.
+
+        0 before the first read. One thread calls it; a node that dies costs it a second, once.
+        """
+        peers = None if self._joined is None else self.current()
+        if peers is None:
+            return 0
+        self._cached = cached_of_nodes(peers, self._cached)
+        return sum(size_bytes for size_bytes, _ in self._cached.values())
 
     def close(self) -> None:
         """End connections and pings; the next read starts them again."""
@@ -94,7 +118,7 @@ class CacheClusterPeers:
     def _join(self) -> _Joined:
         with self._joining:
             if self._joined is None:
-                joined = _Joined(*self._arguments)
+                joined = _Joined(*self._arguments[:3])
                 self._end = weakref.finalize(self, joined.close)
                 self._end.atexit = False  # threads end with the process
                 joined.wait_for_first_look()

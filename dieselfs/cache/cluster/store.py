@@ -19,6 +19,7 @@ from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.settings import CacheClusterSettings
+from dieselfs.cache.peers.paid_requests import Payer
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.snapshots.expected_files import ExpectedFiles
@@ -43,21 +44,27 @@ class CacheClusterStore(ReadWrapper):
         known: ExpectedFiles,
         cache_cluster: CacheClusterSettings,
         tags: ReaderTags | None = None,
+        payer: Payer | None = None,
     ) -> None:
         """`known` gives the lengths of chunks; snapshots may be added to it later.
 
-        `tags` tell the nodes' cache policies for which job this process reads.
+        `tags` tell the nodes' cache policies for which job this process reads. `payer` gives the
+        budget that pays for what nodes fetch for it.
         """
         super().__init__(store)
-        self._arguments = store, dataset, known, cache_cluster, tags
+        self._arguments = store, dataset, known, cache_cluster, tags, payer
         self._dataset, self._known = dataset, known
-        self._peers = CacheClusterPeers(cache_cluster, dataset, tags)
+        self._peers = CacheClusterPeers(cache_cluster, dataset, tags, payer)
         self.source: Final = PeerSource(ChunkReader(store, dataset, known), self._peers)
         """The source of chunks and files through the cluster, which counts them."""
         self._damaged: set[ChunkId] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CacheClusterStore, self._arguments
+
+    def cached_bytes(self) -> int:
+        """See `CacheClusterPeers`."""
+        return self._peers.cached_bytes()
 
     def close(self) -> None:
         """End the cache cluster's connections."""

@@ -1,7 +1,9 @@
 """The store as a cache node reads it: a bounded number of reads at a time, for all datasets.
 
-The reads are counted. A thread that waits here could read the SSD for another client instead. So no
-thread waits for a store that returns nothing.
+The reads are counted, also for the request that a thread works at (`fetched_bytes`). Of hedges and
+repeated requests those are counted that were answered by the end of the read. A thread that waits
+here could read the SSD for another client instead. So no thread waits for a store that returns
+nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from chunkstore.errors import ChunkStoreError, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.paused_time import working_time
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_meter import ReadMeter, of_thread
+from dieselfs.cache.ports.fetched_bytes import count_fetched
 from dieselfs.errors import CacheFull
 
 log = logging.getLogger(__name__)
@@ -79,6 +83,13 @@ class StoreReads:
 
     def _counted(self, read: Callable[[], Buffer]) -> Buffer:
         began = working_time()
+        again = 0
+
+        def answered_again(size_bytes: int) -> None:
+            nonlocal again
+            again += size_bytes
+
+        of_thread.meter = ReadMeter(answered_again)
         try:
             data = read()
         except NotFound as error:
@@ -87,6 +98,10 @@ class StoreReads:
         except ChunkStoreError as error:
             self._note_failure(error)
             raise
+        finally:
+            of_thread.meter = None
+            count_fetched(again)
+        count_fetched(len(data))
         self._took(working_time() - began, len(data))
         self._note_answer(len(data))
         return data

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import xxhash
@@ -19,6 +20,7 @@ from dieselfs.cache.membership.placement import Placement
 from dieselfs.cache.peers.range_batches import RangeBatch, batches, by_chunk
 from dieselfs.cache.peers.routing import MAX_OWNERS_ASKED, Role, owner_of
 from dieselfs.cache.peers.task_peers import Peers
+from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.wire.messages import Answer, Data, Failed, NotCached, Request
 from dieselfs.cache.wire.peer_connection import SentRequest
@@ -73,7 +75,10 @@ class PeerRequests:
             self.cached_requests += not step.may_fetch
             answer: Answer
             try:
-                answer = peers.client.ask(step.peer, request(step.may_fetch))
+                if step.may_fetch and peers.payer is not None:
+                    answer = peers.paid.ask(step.peer, request, _fetch_bytes(chunk))
+                else:
+                    answer = peers.client.ask(step.peer, request(step.may_fetch))
                 if isinstance(answer, Data):
                     return verified(answer.bulk)
             except PeerBusy as error:
@@ -100,7 +105,7 @@ class PeerRequests:
             sent = [
                 (peer, batch)
                 for peer, positions in asked.values()
-                for batch in batches(files, positions, may_fetch=True)
+                for batch in batches(files, positions, _may_fetch(peers, peer, files, positions))
             ]
             waiting = self._exchange(peers, files, sent, up, found)
             if not waiting:
@@ -155,10 +160,11 @@ class PeerRequests:
         """Send the batches, and return the positions of files that another peer is to be asked for.
 
         A peer that fails is removed from `up`. A message is answered whole or not at all: if not at
-        all, its files are asked for chunk by chunk.
+        all, its files are asked for chunk by chunk. What may not be fetched yet is then paid for.
         """
         waiting: list[int] = []
         again: list[tuple[Member, RangeBatch]] = []
+        unpaid: list[tuple[Member, RangeBatch]] = []
         for start in range(0, len(sent), _UNDER_WAY):
             part = sent[start : start + _UNDER_WAY]
             begun = [self._begin(peers, peer, batch, up) for peer, batch in part]
@@ -166,7 +172,7 @@ class PeerRequests:
                 try:
                     if isinstance(pending, PeerFailed):
                         raise pending
-                    answer = pending.result()
+                    answer = peers.paid.paid(pending.result())
                     if isinstance(answer, Data):
                         _take(files, batch, answer.bulk, found)
                         continue
@@ -182,11 +188,46 @@ class PeerRequests:
                     continue
                 if len(batch.request.chunks) > 1:
                     again += ((peer, one) for one in by_chunk(batch, files))
+                elif not batch.request.may_fetch and isinstance(answer, NotCached):
+                    unpaid.append((peer, batch))
                 else:
                     self._declined(peers, batch.request.chunks[0], isinstance(answer, NotCached))
         if again:
             waiting += self._exchange(peers, files, again, up, found)
+        for peer, batch in unpaid:
+            waiting += self._ask_paid(peers, files, peer, batch, up, found)
         return waiting
+
+    def _ask_paid(
+        self,
+        peers: Peers,
+        files: FileExtents,
+        peer: Member,
+        batch: RangeBatch,
+        up: set[MemberId],
+        found: list[bytes | None],
+    ) -> Sequence[int]:
+        """Ask for files of one chunk that the peer must fetch; return those to ask another for.
+
+        One chunk after the other: each waits for the budget, and no answer waits meanwhile.
+        """
+        chunk = batch.request.chunks[0]
+        try:
+            if peer.id not in up:
+                return batch.positions
+            request = replace(batch.request, may_fetch=True)
+            answer = peers.paid.fetch(peer, request, _fetch_bytes(chunk))
+            if isinstance(answer, Data):
+                _take(files, batch, answer.bulk, found)
+            else:
+                self._declined(peers, chunk, isinstance(answer, NotCached))
+        except PeerBusy:
+            self._declined(peers, chunk, not_cached=False)
+        except (PeerFailed, Corrupt) as error:
+            up.discard(peer.id)
+            self._failed(peers, peer, error)
+            return [at for at in batch.positions if found[at] is None]
+        return ()
 
     def _begin(
         self, peers: Peers, peer: Member, batch: RangeBatch, up: set[MemberId]
@@ -222,6 +263,19 @@ class PeerRequests:
         else:
             self.fallbacks["corrupt"] += 1
             log.error("%s sent an invalid answer: %s", _named(peer), error)
+
+
+def _may_fetch(peers: Peers, peer: Member, files: FileExtents, positions: Sequence[int]) -> bool:
+    """Return whether a peer may fetch all chunks of the files before that is paid for."""
+    if peers.payer is None:
+        return True
+    chunks = {files.which[position] for position in positions}
+    return peers.paid.passes(peer, sum(_fetch_bytes(files.chunks[at]) for at in chunks))
+
+
+def _fetch_bytes(chunk: ChunkRef) -> int:
+    """Return the most bytes that a peer fetches for one request for a chunk."""
+    return chunk.head_bytes + chunk.payload_bytes if is_whole(chunk) else CACHE_BLOCK_BYTES
 
 
 def _named(peer: Member) -> str:

@@ -22,6 +22,7 @@ from dieselfs.cache.membership.breakers import Breakers
 from dieselfs.cache.membership.placement import Placement, reachable
 from dieselfs.cache.membership.view_file import ViewFile
 from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.peers.paid_requests import PaidRequests, Payer
 from dieselfs.cache.peers.routing import Role, Step, owner_of, steps
 from dieselfs.cache.ports.members import Member, MemberId, View, ViewBoard
 from dieselfs.cache.ports.runtime import Runtime
@@ -59,6 +60,13 @@ class Peers:
     client: PeerClient
     breakers: Breakers
     runtime: Runtime
+    payer: Payer | None = None
+    """What pays for bytes that a peer fetches for this process; None: they are free."""
+
+    @property
+    def paid(self) -> PaidRequests:
+        """The requests that are paid for."""
+        return PaidRequests(self.client, self.payer)
 
     def steps(self, chunk: ChunkId, role: Role) -> Iterator[Step]:
         """Yield the requests for a chunk: see `routing.steps`."""

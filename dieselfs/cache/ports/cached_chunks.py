@@ -146,6 +146,22 @@ class CachedRanges(CachedChunks, Protocol):
 
 
 @runtime_checkable
+class LoadsCached(CachedChunks, Protocol):
+    """A cache of which a part is on an SSD, and is read when it is asked for."""
+
+    def load_cached(self, block: CacheBlock) -> object:
+        """Load a block as `load` does, but fetch nothing of the store for it.
+
+        Waits for a fetch that is under way. Raises `CacheFull` if the block is not cached.
+        """
+        ...
+
+    def dataset_cached_bytes(self) -> int:
+        """Return the bytes of the dataset that are cached on the SSD, as of the last second."""
+        ...
+
+
+@runtime_checkable
 class CountsRequests(CachedChunks, Protocol):
     """A cache that decides by its requests what it keeps."""
 

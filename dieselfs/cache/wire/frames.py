@@ -68,7 +68,9 @@ from dieselfs.cache.wire.messages import (
     MAX_POLICY_BYTES,
     MAX_TAGS,
     Answer,
+    AskCached,
     AskPolicy,
+    CachedBytes,
     ClientMessage,
     Data,
     Failed,
@@ -90,11 +92,14 @@ from dieselfs.cache.wire.messages import (
 _READ_FILE_LEAD: Final = lead_of(0, 4)
 _TAGGED_FILE_LEAD: Final = lead_of(0, 5)
 _DATA_LEAD: Final = lead_of(16, 0)
+_FETCHED_DATA_LEAD: Final = lead_of(16, 1)
 
 _READ_FILE: Final = struct.Struct(">3sQ2s16sIIsIsIs")
 _READ_FILE_FIELDS: Final = struct.Struct(">2s24ssIsIs")
 _TAG: Final = struct.Struct(">sH")
+_FETCHED: Final = struct.Struct(">sQ")
 _U16: Final = b"\xcd"
+_U64: Final = b"\xcf"
 _BIN_24: Final = bytes((0xC4, CHUNK.size))
 _U32: Final = b"\xce"
 _FALSE: Final = b"\xc2"
@@ -139,7 +144,10 @@ def encode_answer(number: int, answer: Answer, bulk_bytes: int = 0) -> bytes:
     """
     if type(answer) is not Data:
         return _encode(number, answer)
-    header = LEAD.pack(_DATA_LEAD, number)
+    if answer.fetched_bytes:
+        header = LEAD.pack(_FETCHED_DATA_LEAD, number) + _FETCHED.pack(_U64, answer.fetched_bytes)
+    else:
+        header = LEAD.pack(_DATA_LEAD, number)
     return _seal(len(header), bulk_bytes, _checksum(header, bulk_bytes)) + header
 
 
@@ -162,6 +170,8 @@ def decode_answer(lead: bytes, header: Received, bulk: memoryview) -> Answer:
         if len(header) != LEAD.size:
             raise BadFrame("a header has more fields than it says")
         return Data(bulk)
+    if lead == _FETCHED_DATA_LEAD:
+        return Data(bulk, *decode_fields(header, _FETCHED_DATA))
     if len(bulk):
         raise BadFrame("bulk follows an answer that has none")
     answer: Answer = _decode(header, _ANSWERS.get(lead))
@@ -247,6 +257,7 @@ def _policy(policy: str, shadow: str, *counts: int) -> PolicyReport:
 
 
 _Tag: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_TAGS)]
+_FETCHED_DATA: Final = decoder_of((Count,))
 _Reader: TypeAlias = tuple[Decoder, Callable[..., Any]]
 _Row: TypeAlias = tuple[
     int, type, tuple[Any, ...], Callable[[Any], Sequence[object]], Callable[..., Any]
@@ -268,7 +279,12 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
     (6, Leave, (MemberName,), lambda request: (checked_id(request.member),), Leave),
     (7, NameTags, (_Tag, str, Count, str, bool), _names, _name_tags),
     (8, AskPolicy, (), lambda _: (), AskPolicy),
-    (17, NotCached, (), lambda _: (), NotCached),
+    (9, AskCached, (), lambda _: (), AskCached),
+    (
+        *(17, NotCached, ()),
+        lambda answer: (answer.fetched_bytes,) if answer.fetched_bytes else (),
+        NotCached,
+    ),
     (18, Failed, (Text,), lambda answer: (cut(answer.what),), _failed),
     (19, Working, (), lambda _: (), Working),
     (
@@ -278,22 +294,24 @@ _TABLE: Final[tuple[_Row, ...]] = (  # kind, class, types of the fields, to fiel
     ),
     (21, Members, (str, str, str, bytes, bytes), member_columns, members_of),
     (22, PolicyReport, (str, str, *(Count,) * 10), lambda answer: astuple(answer.status), _policy),
+    (23, CachedBytes, (Count,), lambda answer: (answer.cached_bytes,), CachedBytes),
 )
 
 
-_TAG_FIELDS: Final[Mapping[type, tuple[Any, ...]]] = {
+_LAST_FIELDS: Final[Mapping[type, tuple[Any, ...]]] = {
     ReadRanges: (bytes,),
     ReadChunk: (_Tag,),
     ReadBlock: (_Tag,),
+    NotCached: (Count,),
 }
-"""The last field of a request that carries tags."""
+"""The last field of a request that carries tags, and of an answer for which bytes were fetched."""
 
 
 def _readers(kinds: range) -> dict[bytes, _Reader]:
     return {
         lead_of(kind, len(types)): (decoder_of(types), made)
         for kind, message, untagged, _, made in _TABLE
-        for types in {untagged, (*untagged, *_TAG_FIELDS.get(message, ()))}
+        for types in {untagged, (*untagged, *_LAST_FIELDS.get(message, ()))}
         if kind in kinds
     }
 

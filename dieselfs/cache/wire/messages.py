@@ -24,12 +24,18 @@ from dieselfs.cache.ports.member_record import printable
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.request_tags import RequestTags
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """The newest version that this release speaks."""
 TAGS_VERSION: Final = 2
 """The version from which on requests may carry tags."""
 POLICY_VERSION: Final = 2
 """The version from which on a server may be asked for its cache policy."""
+FETCHES_VERSION: Final = 3
+"""The version from which on answers say what was fetched of the store for them.
+
+Also from then on, a cache node reads its SSD for requests that may not fetch, and may be asked how
+much of a dataset it caches.
+"""
 MAX_RANGES: Final = 512
 """Ranges in one request: as many as one gathered send takes (IOV_MAX is 1,024)."""
 MAX_RANGES_BYTES: Final = 8 << 20
@@ -118,6 +124,14 @@ class AskPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class AskCached:
+    """A request for the bytes of the connection's dataset that a cache node's SSD caches.
+
+    The answer is `CachedBytes`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class NameTags:
     """A message that gives a number to tags, and has no answer.
 
@@ -141,7 +155,9 @@ def _sendable(name: str, limit: int) -> str:
         return ""
 
 
-Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock | Ping | Join | Leave | AskPolicy
+Request: TypeAlias = (
+    ReadFile | ReadRanges | ReadChunk | ReadBlock | Ping | Join | Leave | AskPolicy | AskCached
+)
 """A message that has an answer."""
 ClientMessage: TypeAlias = Request | NameTags
 
@@ -154,6 +170,8 @@ class Data:
     """
 
     bulk: memoryview
+    fetched_bytes: int = 0
+    """The bytes that were fetched of the store for this request; in version 3 and later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +180,9 @@ class NotCached:
 
     The client must ask another source.
     """
+
+    fetched_bytes: int = 0
+    """The bytes that were fetched of the store all the same, as in `Data`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,4 +219,13 @@ class PolicyReport:
     status: PolicyStatus
 
 
-Answer: TypeAlias = Data | NotCached | Failed | Working | Pong | Members | PolicyReport
+@dataclass(frozen=True, slots=True)
+class CachedBytes:
+    """The answer to `AskCached`."""
+
+    cached_bytes: int
+
+
+Answer: TypeAlias = (
+    Data | NotCached | Failed | Working | Pong | Members | PolicyReport | CachedBytes
+)

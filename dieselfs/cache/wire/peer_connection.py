@@ -38,7 +38,9 @@ from dieselfs.cache.wire.messages import (
     PROTOCOL_VERSION,
     TAGS_VERSION,
     Answer,
+    AskCached,
     AskPolicy,
+    CachedBytes,
     Data,
     Failed,
     Join,
@@ -82,6 +84,7 @@ _ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
     Join: frozenset((Members, Failed)),
     Leave: frozenset((Members, Failed)),
     AskPolicy: frozenset((PolicyReport, Failed)),
+    AskCached: frozenset((CachedBytes, Failed)),
 }
 
 

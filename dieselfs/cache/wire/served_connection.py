@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import (
     CachedChunks,
     CountsRequests,
+    LoadsCached,
     NodeStatus,
     ReportsPolicy,
 )
@@ -29,9 +30,12 @@ from dieselfs.cache.wire.connection_tags import TagTable
 from dieselfs.cache.wire.frame_stream import FrameReceiver
 from dieselfs.cache.wire.frames import decode_request, encode_answer
 from dieselfs.cache.wire.messages import (
+    FETCHES_VERSION,
     PROTOCOL_VERSION,
     Answer,
+    AskCached,
     AskPolicy,
+    CachedBytes,
     Data,
     Failed,
     Join,
@@ -111,6 +115,8 @@ class ServedConnection:
         self._service = service
         self.cached = service.cached
         self._tags = TagTable(version)
+        self._tells_fetches = version >= FETCHES_VERSION
+        self._loads_cached = self._tells_fetches and isinstance(self.cached, LoadsCached)
         self._sending = runtime.lock()
         self._left: deque[tuple[bytes, Sequence[memoryview], int]] = deque()
         """Answers of threads that did not wait for the lock.
@@ -165,7 +171,9 @@ class ServedConnection:
         length = read.length if isinstance(read, ReadFile) else block.length
         counting.requested(block, length, self._tags.of(read.tags, 1)[0])
 
-    def finish(self, number: int, request: Request, failure: Answer | None) -> None:
+    def finish(
+        self, number: int, request: Request, failure: Answer | None, fetched_bytes: int
+    ) -> None:
         """See `WaitingClient`."""
         self._slow.discard(number)
         assert isinstance(request, Read)
@@ -179,6 +187,8 @@ class ServedConnection:
             except Exception as error:
                 answer = _failed(error)
         bulk_bytes = sum(map(len, parts))
+        if fetched_bytes and self._tells_fetches and isinstance(answer, Data | NotCached):
+            answer = replace(answer, fetched_bytes=fetched_bytes)
         self._left.append((encode_answer(number, answer, bulk_bytes), parts, bulk_bytes))
         self._send_left()
 
@@ -214,6 +224,8 @@ class ServedConnection:
                 answer = Pong(self._service.status())
             elif isinstance(request, AskPolicy):
                 answer = self._policy()
+            elif isinstance(request, AskCached):
+                answer = self._dataset_cached()
             else:
                 answer = self._enroll(request)
         except Exception as error:
@@ -227,7 +239,9 @@ class ServedConnection:
         """Return the blocks to load for a request; none if no thread may load them."""
         blocks = missing_blocks(self.cached, read)
         # Waiting for blocks that are being fetched already pays even if the request may not fetch.
-        is_worth_it = read.may_fetch or all(map(self.cached.is_loading, blocks))
+        is_worth_it = (
+            read.may_fetch or self._loads_cached or all(map(self.cached.is_loading, blocks))
+        )
         return blocks if is_worth_it and len(self._slow) < _MAX_SLOW else ()
 
     def _begin_slow(self, number: int, read: Request, blocks: Sequence[CacheBlock]) -> bool:
@@ -239,7 +253,8 @@ class ServedConnection:
         # (`slow_peer_detector`). The notice precedes the work, since nothing may follow the answer.
         self._send(encode_answer(number, Working()), (), 0)
         self._slow.add(number)
-        if self._service.slow.begin(self, number, read, blocks):
+        may_fetch = read.may_fetch or not self._loads_cached
+        if self._service.slow.begin(self, number, read, blocks, may_fetch):
             return True
         self._slow.discard(number)
         return False
@@ -248,6 +263,11 @@ class ServedConnection:
         if not isinstance(self.cached, ReportsPolicy):
             return Failed("this node has no cache policy")
         return PolicyReport(self.cached.policy_status())
+
+    def _dataset_cached(self) -> Answer:
+        if not isinstance(self.cached, LoadsCached):
+            return Failed("this node caches no dataset on an SSD for this client")
+        return CachedBytes(self.cached.dataset_cached_bytes())
 
     def _enroll(self, request: Join | Leave) -> Answer:
         member_list = self._service.member_list

@@ -20,7 +20,8 @@ from typing import Final, Protocol
 
 from chunkstore.errors import ChunkStoreError
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.cached_chunks import CachedChunks
+from dieselfs.cache.ports.cached_chunks import CachedChunks, LoadsCached
+from dieselfs.cache.ports.fetched_bytes import fetched_bytes
 from dieselfs.cache.ports.runtime import Running, Runtime
 from dieselfs.cache.wire.messages import Answer, Failed, NotCached, Request
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone
@@ -42,9 +43,12 @@ class WaitingClient(Protocol):
         """The cache from which the client is served."""
         ...
 
-    def finish(self, number: int, request: Request, failure: Answer | None) -> None:
+    def finish(
+        self, number: int, request: Request, failure: Answer | None, fetched_bytes: int
+    ) -> None:
         """Answer the request: all its blocks were loaded, or there is nothing to wait for.
 
+        `fetched_bytes` are those that the store gave for this request, and for no other one.
         May block for as long as the client takes to receive its answer.
         """
         ...
@@ -63,6 +67,8 @@ class _Waiting:
     request: Request
     missing: int
     """Blocks that are not loaded yet; 0 if the request has been answered."""
+    fetched_bytes: int = 0
+    """The bytes that were fetched of the store for blocks that this request asked for first."""
 
 
 class SlowAnswers:
@@ -79,9 +85,10 @@ class SlowAnswers:
         self._lock = lock
         self._queued = runtime.condition(lock)
         self._waits = runtime.condition(lock)
-        self._queue: deque[tuple[CacheBlock, CachedChunks]] = deque()
-        self._wanted: dict[str, list[_Waiting]] = {}
-        """Requests by the name of a block that is queued or being loaded."""
+        self._queue: deque[tuple[CacheBlock, CachedChunks, bool]] = deque()
+        """Blocks, and whether they may be fetched of the store."""
+        self._wanted: dict[tuple[str, bool], list[_Waiting]] = {}
+        """Requests by a block that is queued or being loaded, and whether it may be fetched."""
         self._waiting: dict[_Waiting, None] = {}  # ordered, so that a simulation can be replayed
         self._notifier: list[Running] = []
         """The thread that sends notices, from the first request on."""
@@ -96,22 +103,28 @@ class SlowAnswers:
         """Types of errors that were logged."""
 
     def begin(
-        self, client: WaitingClient, number: int, request: Request, blocks: Sequence[CacheBlock]
+        self,
+        client: WaitingClient,
+        number: int,
+        request: Request,
+        blocks: Sequence[CacheBlock],
+        may_fetch: bool = True,
     ) -> bool:
         """Load `blocks`, each named once, then call `client.finish`.
 
-        Return False if there is no room for more work.
+        Without `may_fetch` they are loaded by `LoadsCached`. Return False if there is no room for
+        more work.
         """
         with self._lock:
-            new = [block for block in blocks if block.name not in self._wanted]
+            new = [block for block in blocks if (block.name, may_fetch) not in self._wanted]
             if self._closed or len(self._wanted) + len(new) > self._max_blocks:
                 return False
             if not self._start_threads(len(new), self._max_workers):
                 return False
             waiting = _Waiting(client, number, request, len(blocks))
             for block in blocks:
-                self._wanted.setdefault(block.name, []).append(waiting)
-            self._queue.extend((block, client.cached) for block in new)
+                self._wanted.setdefault((block.name, may_fetch), []).append(waiting)
+            self._queue.extend((block, client.cached, may_fetch) for block in new)
             if not self._waiting:
                 self._waits.notify_all()
             self._waiting[waiting] = None
@@ -157,12 +170,15 @@ class SlowAnswers:
                     if self._closed:
                         return
                     self._queued.wait()
-                block, cached = self._queue.popleft()
+                block, cached, may_fetch = self._queue.popleft()
                 self._idle -= 1
-            loaded, failure = self._load(block, cached)
+            before = fetched_bytes()
+            loaded, failure = self._load(block, cached, may_fetch)
             with self._lock:
                 ended = []
-                for waiting in self._wanted.pop(block.name):
+                waits = self._wanted.pop((block.name, may_fetch))
+                waits[0].fetched_bytes += fetched_bytes() - before
+                for waiting in waits:
                     if waiting.missing and not self._closed:
                         waiting.missing = 0 if failure else waiting.missing - 1
                         if not waiting.missing:
@@ -170,7 +186,9 @@ class SlowAnswers:
                             ended.append(waiting)
                 self._answering += 1
             for waiting in ended:
-                waiting.client.finish(waiting.number, waiting.request, failure)
+                waiting.client.finish(
+                    waiting.number, waiting.request, failure, waiting.fetched_bytes
+                )
             del loaded
             with self._lock:
                 self._answering -= 1
@@ -179,13 +197,17 @@ class SlowAnswers:
                     return
                 self._idle += 1
 
-    def _load(self, block: CacheBlock, cached: CachedChunks) -> tuple[object, Answer | None]:
+    def _load(
+        self, block: CacheBlock, cached: CachedChunks, may_fetch: bool
+    ) -> tuple[object, Answer | None]:
         """Load a block. Return the object that keeps it cached, and the answer if that failed.
 
         The caller keeps the object until the requests are answered.
         """
         try:
-            return cached.load(block), None
+            if may_fetch or not isinstance(cached, LoadsCached):
+                return cached.load(block), None
+            return cached.load_cached(block), None
         except (CacheFull, MasterGone):
             return None, NotCached()
         except (ChunkStoreError, LocalFileError) as error:

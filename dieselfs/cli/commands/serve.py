@@ -33,6 +33,7 @@ It is shorter than the patience of clients with a node, so that they learn of a 
 store themselves.
 """
 CLOSE_S: Final = 4.0
+ALLOCATIONS_CLOSE_S: Final = 0.5
 
 
 @command(
@@ -96,6 +97,7 @@ def serve(context: CommandContext, **options: Any) -> None:
     """
     from dieselfs.assembly import configured_patience_s, open_configured_store
     from dieselfs.cache.cluster.cache_node import CacheNode
+    from dieselfs.cache.cluster.node_allocation import keep_allocations
     from dieselfs.cache.jobs.job_beats import watch_jobs
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
     from dieselfs.cache.trace_options import trace_settings, typed_options
@@ -122,6 +124,7 @@ def serve(context: CommandContext, **options: Any) -> None:
         recorder = Recorder(recorded)
         node.tier.policies.observe(recorder)
     jobs = watch_jobs(context.config.index.value, node.tier.policies)
+    allocations = keep_allocations(context.config.index.value, node)
     warming = None
     if options["warm_on_miss"]:
         from dieselfs.cache.warmup.warm_on_miss import WarmOnMiss
@@ -142,6 +145,7 @@ def serve(context: CommandContext, **options: Any) -> None:
     if warming is not None:
         warming.close()
     jobs.close()
+    allocations.close(ALLOCATIONS_CLOSE_S)
     node.close(CLOSE_S)
     if recorder is not None:
         recorder.close()

@@ -364,7 +364,9 @@ def test_who_has_waited_for_a_chunk_is_answered_though_memory_has_no_room(tier: 
     class Asker:
         cached = node.chunks
 
-        def finish(self, number: int, request: Request, failure: Answer | None) -> None:
+        def finish(
+            self, number: int, request: Request, failure: Answer | None, fetched_bytes: int
+        ) -> None:
             node.chunks.load(CacheBlock(node.refs[1 + number]))  # somebody else's
             assert isinstance(request, ReadChunk)
             answers.append((failure, cached_ranges(node.chunks, request) is not None))

@@ -1,5 +1,5 @@
 """One frame of each kind, and a whole handshake, of each version: docs/peer-protocol.md shows them,
-and tests/golden/peer-frames-v1.json and -v2.json have them."""
+and tests/golden/peer-frames-v1.json, -v2.json and -v3.json have them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from dieselfs.cache.wire.frames import encode_answer, encode_request
 from dieselfs.cache.wire.handshake import ClientHandshake, ServerHandshake
 from dieselfs.cache.wire.messages import (
     Answer,
+    AskCached,
     AskPolicy,
+    CachedBytes,
     ClientMessage,
     Data,
     Failed,
@@ -91,6 +93,12 @@ ANSWERS: Final[dict[str, tuple[Answer, bytes]]] = {
     "Members": (Members((NODE, READER)), b""),
     "Members of nobody": (Members(()), b""),
 }
+FETCHED: Final[dict[str, tuple[Answer, bytes]]] = {
+    "Data of which bytes were fetched": (Data(memoryview(BULK), 4_198_464), BULK),
+    "NotCached though bytes were fetched": (NotCached(4_198_464), b""),
+    "CachedBytes": (CachedBytes(1 << 33), b""),
+}
+"""The answers of a server of version 3."""
 
 SECRET: Final = TaskSecret(b"0123456789abcdef")
 TASK: Final = "imagenet-epochs"
@@ -128,6 +136,18 @@ class OldServer(ServerHandshake):
     newest = 1
 
 
+class SecondClient(ClientHandshake):
+    """The client of a release that speaks versions 1 and 2."""
+
+    newest = 2
+
+
+class SecondServer(ServerHandshake):
+    """The server of a release that speaks versions 1 and 2."""
+
+    newest = 2
+
+
 def session(asking: ClientHandshake, serving: ServerHandshake) -> dict[str, bytes]:
     """All frames of a handshake that both sides agree to."""
     hello = asking.hello()
@@ -153,4 +173,15 @@ def golden_frames() -> dict[str, bytes]:
 def golden_frames_of_version_2() -> dict[str, bytes]:
     """Frames that version 1 does not have. The others are the same in both."""
     messages = {name: encode_request(NUMBER, message) for name, message in TAGGED.items()}
-    return messages | {"PolicyReport": encode_answer(NUMBER, REPORT)} | session(client(), server())
+    shaken = session(client(made=SecondClient), server(made=SecondServer))
+    return messages | {"PolicyReport": encode_answer(NUMBER, REPORT)} | shaken
+
+
+def golden_frames_of_version_3() -> dict[str, bytes]:
+    """Frames that version 2 does not have. The others are the same in both."""
+    answers = {
+        name: encode_answer(NUMBER, answer, len(bulk)) + bulk
+        for name, (answer, bulk) in FETCHED.items()
+    }
+    asked = {"AskCached": encode_request(NUMBER, AskCached())}
+    return asked | answers | session(client(), server())

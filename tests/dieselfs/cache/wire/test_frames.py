@@ -47,6 +47,7 @@ from dieselfs.cache.wire.messages import (
     MAX_RANGES_BYTES,
     MAX_TAGS,
     Answer,
+    AskCached,
     ClientMessage,
     Data,
     Failed,
@@ -66,6 +67,7 @@ from tests.dieselfs.cache.wire.golden_frames import (
     BLOCK,
     BULK,
     CHUNK,
+    FETCHED,
     NODE,
     NUMBER,
     RANGES,
@@ -75,6 +77,7 @@ from tests.dieselfs.cache.wire.golden_frames import (
     TAGS,
     golden_frames,
     golden_frames_of_version_2,
+    golden_frames_of_version_3,
 )
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -130,21 +133,25 @@ def row(chunk: ChunkRef = CHUNK) -> bytes:
     )
 
 
+GOLDEN_FRAMES = golden_frames(), golden_frames_of_version_2(), golden_frames_of_version_3()
+
+
 def test_golden_bytes() -> None:
     """Changed? Then nodes of two releases do not understand each other: raise PROTOCOL_VERSION."""
-    for version, made in ((1, golden_frames()), (2, golden_frames_of_version_2())):
+    for version, made in enumerate(GOLDEN_FRAMES, start=1):
         golden = json.loads((GOLDEN / f"peer-frames-v{version}.json").read_text())
         assert {name: frame.hex() for name, frame in made.items()} == golden
 
 
 def test_the_law_shows_every_golden_frame() -> None:
     shown = "".join(PROTOCOL.read_text().split())
-    for frames_of_version in (golden_frames(), golden_frames_of_version_2()):
+    for frames_of_version in GOLDEN_FRAMES:
         assert [n for n, frame in frames_of_version.items() if frame.hex() not in shown] == []
 
 
-ALL_FRAMES = golden_frames_of_version_2() | golden_frames()
-MESSAGES: dict[str, ClientMessage] = {**REQUESTS, **TAGGED}
+ALL_FRAMES = golden_frames_of_version_3() | golden_frames_of_version_2() | golden_frames()
+MESSAGES: dict[str, ClientMessage] = {**REQUESTS, **TAGGED, "AskCached": AskCached()}
+ALL_ANSWERS = {**ANSWERS, **FETCHED}
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -153,9 +160,9 @@ def test_a_request_is_heard_as_it_was_said(name: str) -> None:
     assert (number, plain(request)) == (NUMBER, plain(MESSAGES[name]))
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", ALL_ANSWERS)
 def test_an_answer_is_heard_as_it_was_said(name: str) -> None:
-    answer, bulk = ANSWERS[name]
+    answer, bulk = ALL_ANSWERS[name]
     assert heard_answer(encode_answer(NUMBER, answer, len(bulk)), bulk) == (NUMBER, answer)
 
 
@@ -190,7 +197,7 @@ def test_headers_are_one_flat_msgpack_array(name: str) -> None:
     assert not any(isinstance(field, list | dict) for field in fields)
 
 
-@pytest.mark.parametrize("name", [*MESSAGES, *ANSWERS])
+@pytest.mark.parametrize("name", [*MESSAGES, *ALL_ANSWERS])
 def test_any_flipped_bit_of_a_header_is_found(name: str) -> None:
     frame = ALL_FRAMES[name]
     header_bytes, _, checksum = decode_prefix(frame)
@@ -466,7 +473,9 @@ def test_names_that_cannot_be_sent_become_empty() -> None:
 MANY = ["\n".join(["a"] * 1025), "\n".join(["h"] * 1025), "\n" * 1024]
 BAD_ANSWERS: dict[str, tuple[bytes, int]] = {
     "a request": said(4),
-    "data with a field": said(16, 1),
+    "data with a text": said(16, "1"),
+    "data with two fields": said(16, 1, 1),
+    "nothing cached, with a negative number": said(17, -1),
     "data with bytes behind its lead": sealed(LEAD.pack(b"\x92\x10\xcf", 1) + b"\xc0"),
     "no reason": said(18, None),
     "a long reason": said(18, "x" * 8193),

@@ -32,6 +32,8 @@ from tests.dieselfs.cache.wire.golden_frames import (
     TASK,
     OldClient,
     OldServer,
+    SecondClient,
+    SecondServer,
     client,
     server,
     session,
@@ -64,7 +66,9 @@ def test_both_sides_are_convinced() -> None:
 @pytest.mark.parametrize(
     ("asks", "serves", "version"),
     [
-        (ClientHandshake, ServerHandshake, 2),
+        (ClientHandshake, ServerHandshake, 3),
+        (SecondClient, ServerHandshake, 2),
+        (ClientHandshake, SecondServer, 2),
         (OldClient, ServerHandshake, 1),
         (ClientHandshake, OldServer, 1),
         (OldClient, OldServer, 1),
@@ -125,7 +129,7 @@ class TestRefusals:
         serving = server()
         with pytest.raises(PeerRefused):
             serving.challenge(client(task="cifar").hello())
-        assert fields_of(serving.refusal) == ["task", 1, 2]
+        assert fields_of(serving.refusal) == ["task", 1, 3]
 
     @pytest.mark.parametrize(("newest", "oldest"), [(3, 2), (7, 7)])
     def test_no_version_in_common(
@@ -152,7 +156,7 @@ class TestRefusals:
         later = made(HELLO, 1, 4, *fields[2:], "a field of version 4")
         serving = server()
         challenge = serving.challenge(later)
-        assert fields_of(challenge)[0] == serving.version == 2
+        assert fields_of(challenge)[0] == serving.version == 3
         serving.welcome(made(PROOF, secret.proof(b"client", later + challenge)))
 
     def test_a_version_of_the_future_is_refused_and_not_misread(self) -> None:
@@ -374,7 +378,7 @@ class TestBounds:
     @pytest.mark.parametrize(
         "fields",
         [
-            (3, "node-1", b"s" * 32),
+            (4, "node-1", b"s" * 32),
             (0, "node-1", b"s" * 32),
             (True, "node-1", b"s" * 32),
             (1, "node 1", b"s" * 32),

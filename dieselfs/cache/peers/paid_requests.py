@@ -1,0 +1,85 @@
+"""Requests to cache nodes whose fetches are paid for from the byte budget of the reader's job.
+
+A cache node never waits for a budget: its turns at the store are for all jobs. The reader waits
+instead, before it lets the node fetch:
+
+1. If the budget is open, it takes the size of the chunk, and the node may fetch.
+2. Otherwise the node may send what it caches, which is free.
+3. If the node does not cache it, the reader waits for its budget, and asks again.
+
+The answer says what was fetched for it, and the budget is corrected by that. A node of an earlier
+version does not say it, so what such a node fetches is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chunkstore.stores.byte_budget import ByteBudget
+from chunkstore.stores.byte_rate import BURST_S
+from dieselfs.cache.ports.members import Member
+from dieselfs.cache.wire.messages import FETCHES_VERSION, Answer, Data, NotCached, Request
+from dieselfs.cache.wire.peer_client import PeerClient
+
+Payer: TypeAlias = Callable[[], ByteBudget | None]
+"""A function that returns the budget of a process's reads; None: they are free."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaidRequests:
+    """The requests of one process to cache nodes. Thread-safe."""
+
+    client: PeerClient
+    payer: Payer | None
+
+    def ask(self, peer: Member, request: Callable[[bool], Request], size_bytes: int) -> Answer:
+        """Return the answer to a request that may fetch, and pay for what was fetched.
+
+        `request` builds it, given whether it may fetch; `size_bytes` are those of its chunk.
+        Raises what `PeerClient.ask` does, and gives back nothing then: the node may have fetched.
+        """
+        budget = self.limit(peer)
+        if budget is None:
+            return self.paid(self.client.ask(peer, request(True)))
+        if not budget.take_now(size_bytes):
+            found = self.client.ask(peer, request(False))
+            if not isinstance(found, NotCached):
+                return self.paid(found)
+            return self.fetch(peer, request(True), size_bytes)
+        return self.paid(self.client.ask(peer, request(True)), size_bytes)
+
+    def fetch(self, peer: Member, request: Request, size_bytes: int) -> Answer:
+        """Wait for the budget, and return the answer to a request for what must be fetched."""
+        budget = self.limit(peer)
+        if budget is None:
+            return self.paid(self.client.ask(peer, request))
+        budget.take(size_bytes)
+        return self.paid(self.client.ask(peer, request), size_bytes)
+
+    def passes(self, peer: Member, size_bytes: int) -> bool:
+        """Return whether so much may be fetched now, and paid for afterwards."""
+        budget = self.limit(peer)
+        if budget is None:
+            return True
+        rate = budget.bytes_per_s or math.inf
+        return size_bytes <= BURST_S * rate and budget.take_now(0)
+
+    def limit(self, peer: Member) -> ByteBudget | None:
+        """Return the budget that limits what a peer fetches for this process, if there is one."""
+        budget = None if self.payer is None else self.payer()
+        if budget is None or budget.bytes_per_s is None:
+            return None
+        is_known = self.client.version(peer) in (0, *range(FETCHES_VERSION, 256))
+        return budget if is_known else None
+
+    def paid(self, answer: Answer, taken_bytes: int = 0) -> Answer:
+        """Correct the budget, of which so much was taken, by what was fetched for an answer."""
+        fetched = answer.fetched_bytes if isinstance(answer, Data | NotCached) else 0
+        if fetched != taken_bytes and self.payer is not None:
+            budget = self.payer()
+            if budget is not None:
+                budget.charge(fetched - taken_bytes)
+        return answer
