@@ -295,12 +295,12 @@ class DatasetChunks:
         self._node.memory.put_part(part, data, self.dataset.id, stays=self._may_stay())
 
     def _may_stay(self) -> bool:
-        """Return whether memory may keep what the SSD has no copy of.
+        """Return whether memory may keep what was just fetched.
 
-        At its quota a dataset has no more bytes in memory than on the SSD.
+        With a quota a dataset has no bytes in memory but copies of those on the SSD, and those
+        that wait to be written there.
         """
-        id, segments = self.dataset.id, self._node.tier.segments
-        return id not in self._node.limited or (segments is not None and id not in segments.full)
+        return self.dataset.id not in self._node.limited
 
     def _small_part(self, chunk: ChunkRef, part: Part) -> memoryview:
         node, (id, begin, length) = self._node, part

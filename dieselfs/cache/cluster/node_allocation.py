@@ -91,14 +91,15 @@ class NodeAllocation:
         return {bytes.fromhex(one.dataset_id): int(share * one.size_bytes) for one in found}
 
     def _first(self, share: float) -> Mapping[bytes, int] | None:
-        """Return the parts of a node whose share is not steady yet: it admits nothing more.
+        """Return the parts of a node whose share is not steady yet.
 
-        None if it has quotas of an earlier process, which hold on until then.
+        A dataset that it does not hold waits until then. None if it has quotas of an earlier
+        process, which hold on.
         """
         quotas, parts = self._node.quotas, self._parts(share)
         if any(dataset in quotas for dataset in parts):
             return None
-        return {id: min(size, quotas.held_bytes(id)) for id, size in parts.items()}
+        return {id: size if quotas.held_bytes(id) else 0 for id, size in parts.items()}
 
     def _lease(self, now: float) -> ReaderLease:
         node = self._node

@@ -1,7 +1,7 @@
 """The quotas of one cache node, in its SSD tier and in its memory.
 
 The SSD tier keeps its quotas itself, by the file that is written here. Memory is for chunks that
-were just read: at its quota a dataset has nothing there that the SSD has not, and when its quota
+were just read: a dataset with a quota has nothing there that the SSD has not, and when its quota
 falls, memory forgets it.
 """
 

@@ -212,12 +212,14 @@ class ServedConnection:
         """Answer any request but a `ReadFile` of a cached chunk."""
         parts: Sequence[memoryview] = ()
         blocks: Sequence[CacheBlock] = ()
+        may_fetch = True
         try:
             if isinstance(request, Read):
                 found = cached_ranges(self.cached, request)
                 if found is None:
                     answer: Answer = NotCached()
                     blocks = self._to_load(request)
+                    may_fetch = request.may_fetch or not self._loads_cached
                 else:
                     answer, parts = _DATA, found
             elif isinstance(request, Ping):
@@ -230,7 +232,7 @@ class ServedConnection:
                 answer = self._enroll(request)
         except Exception as error:
             answer = _failed(error)
-        if blocks and self._begin_slow(number, request, blocks):
+        if blocks and self._begin_slow(number, request, blocks, may_fetch):
             return
         bulk_bytes = sum(map(len, parts))
         self._send(encode_answer(number, answer, bulk_bytes), parts, bulk_bytes)
@@ -244,7 +246,9 @@ class ServedConnection:
         )
         return blocks if is_worth_it and len(self._slow) < _MAX_SLOW else ()
 
-    def _begin_slow(self, number: int, read: Request, blocks: Sequence[CacheBlock]) -> bool:
+    def _begin_slow(
+        self, number: int, read: Request, blocks: Sequence[CacheBlock], may_fetch: bool
+    ) -> bool:
         """Hand the request over to be worked at. Return False if too many blocks wait to be loaded.
 
         Raises `OSError` if the client has gone.
@@ -253,7 +257,6 @@ class ServedConnection:
         # (`slow_peer_detector`). The notice precedes the work, since nothing may follow the answer.
         self._send(encode_answer(number, Working()), (), 0)
         self._slow.add(number)
-        may_fetch = read.may_fetch or not self._loads_cached
         if self._service.slow.begin(self, number, read, blocks, may_fetch):
             return True
         self._slow.discard(number)

@@ -1,0 +1,216 @@
+"""Real cache nodes that keep to quotas, and readers that pay for what the nodes fetch for them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shared_disk import SharedDisk
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.stores.budgeted import BudgetedStore
+from dieselfs.allocation.allocator.capacity import ClusterCapacity
+from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
+from dieselfs.cache.cluster.peers import CacheClusterPeers
+from dieselfs.cache.node.task_folder import VARIABLE
+from dieselfs.cache.peers.peer_source import PeerSource
+from dieselfs.snapshots.expected_files import ExpectedFiles
+from tests.dieselfs.cache.cluster.cluster_of_nodes import NodeProcess, RingClient, ring_of
+from tests.eventually import PATIENCE_S, eventually, scaled_by_load
+from tests.peers.task_nodes import PeerDataset, make_dataset
+
+MIB = 1 << 20
+MB = 1e6
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
+    """About 30 chunks of 1 MiB."""
+    return make_dataset(tmp_path_factory.mktemp("dataset"), 300, 100_000)
+
+
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderDirectory]:
+    """The allocation directory of this test's processes, and of the nodes that they start."""
+    memory = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
+    monkeypatch.setenv(VARIABLE, str(memory))
+    made = FolderDirectory()
+    yield made
+    made.close()
+    shutil.rmtree(memory)
+
+
+@pytest.fixture
+def nodes(
+    directory: FolderDirectory, dataset: PeerDataset, tmp_path: Path
+) -> Iterator[list[NodeProcess]]:
+    with ring_of(tmp_path / "cluster", dataset, 2) as made:
+        yield made
+
+
+class JobReader(RingClient):
+    """Reads through the cluster for a job, as a mount does: budgets are asked of the directory."""
+
+    def __init__(self, dataset: PeerDataset, nodes: list[NodeProcess], job: str) -> None:
+        super().__init__(dataset, [node.address for node in nodes])
+        settings = AllocationSettings(job, f"lmdb://{dataset.disk}/no-index")
+        self.allocation = ReaderAllocation(settings, self.snapshot.dataset)
+        payer = self.allocation.payer
+        expected = ExpectedFiles(self.snapshot)
+        store = BudgetedStore(SharedDisk(dataset.disk), payer, expected.object_bytes)
+        self.peers = CacheClusterPeers(self.settings, self.snapshot.dataset, None, payer)
+        self.source = PeerSource(ChunkReader(store, self.snapshot.dataset, expected), self.peers)
+        self.allocation.caches(self.peers.cached_bytes)
+
+    def read(self) -> None:
+        for chunk in self.chunks:
+            assert len(self.source.whole(chunk)[1]) == chunk.payload_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        return self.allocation.statistics().used_bytes
+
+    def close(self) -> None:
+        self.allocation.close()
+        super().close()
+
+
+def kept_quotas(nodes: list[NodeProcess]) -> int:
+    """The sum of the quotas that the nodes have written for their SSD tiers."""
+    files = [node.folder / "ssd/allocated.json" for node in nodes]
+    return sum(sum(json.loads(file.read_text()).values()) for file in files if file.exists())
+
+
+def test_a_job_draws_its_budget_from_the_store_through_the_cluster_and_hits_are_free(
+    directory: FolderDirectory, dataset: PeerDataset, nodes: list[NodeProcess]
+) -> None:
+    rate = 8 * MB
+    directory.allocate_remote_io("resnet", rate, origin="hand")
+    reader = JobReader(dataset, nodes, "resnet")
+    before, began = dataset.from_store_bytes(), time.monotonic()
+    reader.read()
+    took_s, fetched = time.monotonic() - began, dataset.from_store_bytes() - before
+    assert fetched >= reader.object_bytes
+    assert reader.used_bytes == fetched
+    assert took_s >= (fetched - 0.25 * rate - MIB) / rate
+    reader.read()  # nothing is asked of the store, so nothing waits
+    files = reader.files
+    assert reader.source.read_many(files) == [reader.reader.read(f, 0, f.length) for f in files]
+    assert reader.used_bytes == fetched
+    eventually(
+        lambda: reader.allocation.statistics().held_bytes == reader.peers.cached_bytes() > 0,
+        "what the cluster holds",
+    )
+    reader.close()
+
+
+def test_many_files_at_once_are_paid_for_chunk_by_chunk(
+    directory: FolderDirectory, dataset: PeerDataset, nodes: list[NodeProcess]
+) -> None:
+    rate = 10 * MB
+    directory.allocate_remote_io("resnet", rate, origin="hand")
+    reader = JobReader(dataset, nodes, "resnet")
+    files, before, began = reader.files, dataset.from_store_bytes(), time.monotonic()
+    found = reader.source.read_many(files)
+    took_s, fetched = time.monotonic() - began, dataset.from_store_bytes() - before
+    assert found == [reader.reader.read(file, 0, file.length) for file in files]
+    assert reader.used_bytes == fetched
+    assert took_s >= (fetched - 0.25 * rate - MIB) / rate
+    reader.close()
+
+
+def test_a_job_does_not_wait_for_a_poorer_one(
+    directory: FolderDirectory, dataset: PeerDataset, nodes: list[NodeProcess]
+) -> None:
+    directory.allocate_remote_io("poor", 0, origin="hand")  # the floor, 256 KiB/s
+    poor, rich = JobReader(dataset, nodes, "poor"), JobReader(dataset, nodes, "rich")
+    reading = threading.Thread(target=poor.read)
+    reading.start()
+    eventually(lambda: poor.allocation.statistics().waiting == 1, "a reader that waits")
+    rich.read()
+    assert poor.allocation.statistics().waiting == 1  # for a chunk that the nodes have by now
+    reading.join(PATIENCE_S)
+    assert not reading.is_alive()
+    assert poor.used_bytes <= 3 * MIB  # the rest was cached when it was read
+    assert poor.used_bytes + rich.used_bytes >= poor.object_bytes
+    poor.close()
+    rich.close()
+
+
+def test_the_nodes_together_keep_a_datasets_quota(
+    directory: FolderDirectory, dataset: PeerDataset, nodes: list[NodeProcess]
+) -> None:
+    reader = JobReader(dataset, nodes, "")
+    of, quota = reader.snapshot.dataset, 24 * MIB
+    name, id = of.name, of.id.hex()
+    reader.read()
+    eventually(lambda: reader.peers.cached_bytes() > quota, "chunks on the SSDs")
+    leases = [each for each in directory.leases() if each.cache_bytes]
+    assert [(each.job, each.cache_bytes) for each in leases] == [("cache cluster r", 256 * MIB)] * 2
+    directory.allocate_cache_size(name, id, quota, origin="allocator")
+    eventually(lambda: kept_quotas(nodes) == quota, "both nodes' parts")
+    began = time.monotonic()
+    eventually(lambda: 0 < reader.peers.cached_bytes() <= quota, "the quota")
+    assert time.monotonic() - began < scaled_by_load(10)
+    held = reader.peers.cached_bytes()
+
+    def missed_bytes() -> int:
+        before = dataset.from_store_bytes()
+        reader.read()
+        return dataset.from_store_bytes() - before
+
+    # Neither the SSDs nor the nodes' memories have more than the quota, once all is written.
+    least = reader.object_bytes - quota
+    eventually(lambda: missed_bytes() >= least, "the nodes are at their quotas")
+    for _ in range(3):
+        assert missed_bytes() >= least
+        assert held <= reader.peers.cached_bytes() <= quota
+    directory.allocate_cache_size(name, id, 0, origin="allocator")
+    eventually(lambda: reader.peers.cached_bytes() == 0, "nothing is cached")
+    assert missed_bytes() >= reader.object_bytes
+    directory.allocate_cache_size(name, id, quota, origin="allocator")
+    eventually(lambda: reader.read() or reader.peers.cached_bytes() > 0, "chunks on the SSDs")
+    directory.allocate_cache_size(name, id, None, origin="allocator")
+    eventually(lambda: kept_quotas(nodes) == 0, "no quota")
+    reader.close()
+
+
+def test_a_node_that_is_lost_is_gone_from_the_estimate_and_no_read_fails(
+    directory: FolderDirectory, dataset: PeerDataset, nodes: list[NodeProcess]
+) -> None:
+    reader = JobReader(dataset, nodes, "resnet")
+    capacity = ClusterCapacity(reader.settings, 1.0)
+    reader.read()
+    eventually(lambda: reader.peers.cached_bytes() > reader.object_bytes * 0.9, "all is cached")
+    held, whole = reader.peers.cached_bytes(), capacity()[0]
+    stop, failures, few = threading.Event(), [], reader.chunks[:4]
+
+    def read_on() -> None:
+        while not stop.is_set():
+            try:
+                for chunk in few:
+                    reader.source.whole(chunk)
+            except Exception as error:
+                failures.append(error)
+
+    reading = threading.Thread(target=read_on)
+    reading.start()
+    began = time.monotonic()
+    nodes[0].end(signal.SIGKILL)
+    eventually(lambda: reader.peers.cached_bytes() < held, "what one node caches")
+    eventually(lambda: capacity()[0] == whole // 2, "the capacity of one node")
+    eventually(lambda: len(directory.leases()) == 2, "the leases of one node and the reader")
+    assert time.monotonic() - began < scaled_by_load(10)
+    stop.set()
+    reading.join(PATIENCE_S)
+    reader.read()
+    assert failures == []
+    reader.close()
