@@ -18,6 +18,7 @@ QUICK = {
     "bench_budget": ["--seconds", "2", "--pairs", "100"],
     "bench_kernel_image": ["--quick"],
     "bench_cache_cluster": ["--quick"],
+    "bench_cluster_budget": ["--seconds", "5", "--rates", "20MB/s"],
     "bench_client": ["--files", "5000", "--rounds", "1"],
     "bench_file_sizes": ["--quick"],
     "bench_get": ["--files", "500", "--rounds", "1"],

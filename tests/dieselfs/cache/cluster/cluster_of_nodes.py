@@ -3,6 +3,7 @@ them read and that counts what it is asked for."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from typing import Any, Final
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.stores.budgeted import BudgetedStore
+from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.peers.peer_source import PeerSource
@@ -160,3 +163,36 @@ class RingClient:
         peers = self.source._peers
         peers.close()  # type: ignore[union-attr]
         self.snapshot.close()
+
+
+class JobReader(RingClient):
+    """Reads through the cluster for a job, as a mount does: budgets are asked of the directory."""
+
+    def __init__(self, dataset: PeerDataset, nodes: Sequence[NodeProcess], job: str) -> None:
+        super().__init__(dataset, [node.address for node in nodes])
+        settings = AllocationSettings(job, f"lmdb://{dataset.disk}/no-index")
+        self.allocation = ReaderAllocation(settings, self.snapshot.dataset)
+        payer = self.allocation.payer
+        expected = ExpectedFiles(self.snapshot)
+        store = BudgetedStore(SharedDisk(dataset.disk), payer, expected.object_bytes)
+        self.peers = CacheClusterPeers(self.settings, self.snapshot.dataset, None, payer)
+        self.source = PeerSource(ChunkReader(store, self.snapshot.dataset, expected), self.peers)
+        self.allocation.caches(self.peers.cached_bytes)
+
+    def read(self) -> None:
+        for chunk in self.chunks:
+            assert len(self.source.whole(chunk)[1]) == chunk.payload_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        return self.allocation.statistics().used_bytes
+
+    def close(self) -> None:
+        self.allocation.close()
+        super().close()
+
+
+def kept_quotas(nodes: Sequence[NodeProcess]) -> int:
+    """The sum of the quotas that the nodes have written for their SSD tiers."""
+    files = [node.folder / "ssd/allocated.json" for node in nodes]
+    return sum(sum(json.loads(file.read_text()).values()) for file in files if file.exists())

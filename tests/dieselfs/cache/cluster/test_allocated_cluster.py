@@ -10,20 +10,22 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from benchmarks.shared_disk import SharedDisk
-from chunkstore.chunk_reader import ChunkReader
-from chunkstore.stores.budgeted import BudgetedStore
 from dieselfs.allocation.allocator.capacity import ClusterCapacity
+from dieselfs.allocation.allocator.present_jobs import present_jobs
 from dieselfs.allocation.directory.folder import FolderDirectory
-from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
-from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.node.task_folder import VARIABLE
-from dieselfs.cache.peers.peer_source import PeerSource
-from dieselfs.snapshots.expected_files import ExpectedFiles
-from tests.dieselfs.cache.cluster.cluster_of_nodes import NodeProcess, RingClient, ring_of
+from tests.dieselfs.cache.cluster.cluster_of_nodes import (
+    JobReader,
+    NodeProcess,
+    kept_quotas,
+    ring_of,
+)
+from tests.dieselfs.cache.cluster.test_mount_through_a_cluster import mounted
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 from tests.peers.task_nodes import PeerDataset, make_dataset
 
@@ -54,39 +56,6 @@ def nodes(
 ) -> Iterator[list[NodeProcess]]:
     with ring_of(tmp_path / "cluster", dataset, 2) as made:
         yield made
-
-
-class JobReader(RingClient):
-    """Reads through the cluster for a job, as a mount does: budgets are asked of the directory."""
-
-    def __init__(self, dataset: PeerDataset, nodes: list[NodeProcess], job: str) -> None:
-        super().__init__(dataset, [node.address for node in nodes])
-        settings = AllocationSettings(job, f"lmdb://{dataset.disk}/no-index")
-        self.allocation = ReaderAllocation(settings, self.snapshot.dataset)
-        payer = self.allocation.payer
-        expected = ExpectedFiles(self.snapshot)
-        store = BudgetedStore(SharedDisk(dataset.disk), payer, expected.object_bytes)
-        self.peers = CacheClusterPeers(self.settings, self.snapshot.dataset, None, payer)
-        self.source = PeerSource(ChunkReader(store, self.snapshot.dataset, expected), self.peers)
-        self.allocation.caches(self.peers.cached_bytes)
-
-    def read(self) -> None:
-        for chunk in self.chunks:
-            assert len(self.source.whole(chunk)[1]) == chunk.payload_bytes
-
-    @property
-    def used_bytes(self) -> int:
-        return self.allocation.statistics().used_bytes
-
-    def close(self) -> None:
-        self.allocation.close()
-        super().close()
-
-
-def kept_quotas(nodes: list[NodeProcess]) -> int:
-    """The sum of the quotas that the nodes have written for their SSD tiers."""
-    files = [node.folder / "ssd/allocated.json" for node in nodes]
-    return sum(sum(json.loads(file.read_text()).values()) for file in files if file.exists())
 
 
 def test_a_job_draws_its_budget_from_the_store_through_the_cluster_and_hits_are_free(
@@ -214,3 +183,26 @@ def test_a_node_that_is_lost_is_gone_from_the_estimate_and_no_read_fails(
     reader.read()
     assert failures == []
     reader.close()
+
+
+def test_a_mount_pays_for_what_nodes_fetch_and_says_what_they_cache(
+    directory: FolderDirectory, dataset: PeerDataset, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    rate = 20 * MB
+    directory.allocate_remote_io("resnet", rate, origin="hand")
+    with mounted(tmp_path / "m", dataset, nodes, "--job", "resnet") as root:
+
+        def allocation() -> dict[str, Any]:
+            return dict(json.loads((root / ".dieselfs/stats.json").read_text())["allocation"])
+
+        eventually(lambda: allocation()["allowed_bytes_per_s"] == rate, "the rate")
+        before = dataset.from_store_bytes()
+        for path in sorted(root.rglob("00*")):
+            assert len(path.read_bytes()) == 100_000
+        fetched = dataset.from_store_bytes() - before
+        assert fetched >= dataset.bytes
+        assert allocation()["used_bytes"] == fetched
+        eventually(lambda: allocation()["held_bytes"] > 0.9 * dataset.bytes, "what is cached")
+        [lease] = [each for each in directory.leases() if each.job == "resnet"]
+        [job] = present_jobs([], [*directory.leases(), replace(lease, reader="0" * 16)])
+        assert job.state.held_bytes == pytest.approx(allocation()["held_bytes"], rel=0.1)
