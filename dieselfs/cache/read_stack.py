@@ -206,6 +206,8 @@ class ReadStack:
                 "no peers: the master of task %s is another process, which has no peers",
                 self.folder.path.name,
             )
+        if self.allocation is not None and settings.cache_cluster is None:
+            _keep_quota(self.allocation, memory, self._dataset, has_tier=settings.ssd is not None)
         return memory
 
     def warm_up(self, snapshot: Snapshot) -> None:
@@ -277,6 +279,23 @@ def _allocation(dataset: DatasetRef, settings: ReadSettings) -> ReaderAllocation
         found.caches(lambda: tier.held_bytes(dataset.id), lambda: tier.region_bytes)
         found.keeps(AllocatedQuotas(settings.ssd.folder).write)
     return found
+
+
+def _keep_quota(
+    allocation: ReaderAllocation, memory: NodeMemory, dataset: DatasetRef, *, has_tier: bool
+) -> None:
+    """Have node memory keep the dataset's quota, unless an SSD tier does.
+
+    Behind a tier node memory is a second copy, so it has what plans need alone.
+    """
+
+    def keep(quotas: Mapping[bytes, int]) -> None:
+        quota = quotas.get(dataset.id)
+        memory.set_quota(0 if has_tier and quota is not None else quota)
+
+    if not has_tier:
+        allocation.caches(memory.cached_bytes)
+    allocation.keeps(keep)
 
 
 def _recorder(settings: TraceSettings) -> Recorder:

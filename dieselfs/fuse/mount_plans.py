@@ -45,6 +45,11 @@ _PLAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 class TaskMemory(PlannedMemory, Protocol):
     """The part of node memory that plans need."""
 
+    @property
+    def quota_bytes(self) -> int | None:
+        """What is allocated to node memory; None: nothing is."""
+        ...
+
     def set_budget(self, budget_bytes: int) -> None: ...
 
 
@@ -68,12 +73,14 @@ class MountTrackers:
         self,
         memory: TaskMemory,
         mountpoint: Path,
-        budget_bytes: int,
+        most_bytes: int,
+        budget_bytes: Callable[[], int],
         make_filler: Callable[[], PageFiller] | None,
         read_names_ahead: Callable[[], None],
     ) -> None:
         """Create it; see `MountPlans`."""
-        self._memory, self._mountpoint, self._budget_bytes = memory, mountpoint, budget_bytes
+        self._memory, self._mountpoint = memory, mountpoint
+        self._most_bytes, self._budget_bytes = most_bytes, budget_bytes
         self._make_filler, self._read_names_ahead = make_filler, read_names_ahead
         self._filler: PageFiller | None = None
         self._filled_before = FillStatistics()
@@ -95,9 +102,10 @@ class MountTrackers:
             self._filler,
             events,
             snapshot,
-            budget_bytes=lambda: self._budget_bytes,
+            budget_bytes=self._budget_bytes,
             set_node_memory=self._memory.set_budget,
             read_names_ahead=self._read_names_ahead,
+            most_bytes=lambda: self._most_bytes,
         )
         return self.pages
 
@@ -127,16 +135,24 @@ class MountPlans:
         """Create it.
 
         `foreign` has the plans that readers write into the control directory, if they may.
-        `budget_bytes` is for node memory and the page-cache prefill of plans, together.
+        `budget_bytes` is for node memory and the page-cache prefill of plans, together. Under a
+        quota of `memory` they have less, but as much as the plans need.
         `make_filler` makes the filler of each tracker, which is closed with it; None fills nothing.
         For `read_names_ahead` see `PlannedPages`.
         """
         self.task_folder = task_folder
         self._snapshot, self._foreign = snapshot, foreign
         self._trackers = MountTrackers(
-            memory, mountpoint, budget_bytes, make_filler, read_names_ahead
+            memory,
+            mountpoint,
+            budget_bytes,
+            lambda: self._prefetcher.memory_bytes(),
+            make_filler,
+            read_names_ahead,
         )
-        self._prefetcher = Prefetcher(memory, lambda: budget_bytes, self._trackers.make)
+        self._prefetcher = Prefetcher(
+            memory, lambda: budget_bytes, self._trackers.make, lambda: memory.quota_bytes
+        )
         self._announced: list[str] = []
         """Ids of plans that were taken, the newest last; some may have ended."""
 

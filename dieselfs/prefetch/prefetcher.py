@@ -72,8 +72,11 @@ class PlannedMemory(Protocol):
         """Return when the blocks are in node memory."""
         ...
 
-    def expect(self, names: Sequence[str]) -> None:
-        """Expect the uses of the blocks with these names, in order; [] ends it."""
+    def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
+        """Expect the uses of the blocks with these names, in order; [] ends it.
+
+        They need `window_bytes` of node memory at least.
+        """
         ...
 
     def progress(self, used: int) -> None:
@@ -89,14 +92,17 @@ class Prefetcher:
         memory: PlannedMemory,
         budget_bytes: Callable[[], int],
         make_tracker: Callable[[Snapshot], ProgressTracker],
+        quota_bytes: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Create it without a plan and without threads.
 
         `budget_bytes` bounds node memory and the bytes that readers keep outside of it, together.
+        `quota_bytes` returns what is allocated of that, if anything is; see `memory_bytes`.
         `make_tracker` makes the tracker of the readers of a snapshot. It is closed when no plan is
         left.
         """
         self._memory, self._budget_bytes, self._make_tracker = memory, budget_bytes, make_tracker
+        self._quota_bytes = quota_bytes
         self._planner = Planner()
         self._run: PrefetcherRun | None = None
         self._lock = threading.Lock()
@@ -110,6 +116,13 @@ class Prefetcher:
     def plans(self) -> tuple[Plan, ...]:
         """The plans that are read now."""
         return tuple(reader.plan for reader in self._planner.readers)
+
+    def memory_bytes(self) -> int:
+        """Return the memory for the plans now: at most the quota, but all that they need."""
+        quota, budget = self._quota_bytes(), self._budget_bytes()
+        if quota is None:
+            return budget
+        return min(budget, max(quota, needed_bytes(self._planner.readers)))
 
     def followed(self) -> FollowedOrder | None:
         """Return the order that is read now; None if no plan is read, or is laid out."""
@@ -160,8 +173,15 @@ class Prefetcher:
             except BaseException:
                 self._planner.retire()
                 raise
-            self._run = PrefetcherRun(self._planner, self._memory, tracker, self._budget_bytes)
+            self._run = PrefetcherRun(
+                self._planner, self._memory, tracker, self.memory_bytes, self._budget_bytes
+            )
             self._run.start()
+
+
+def needed_bytes(readers: Readers) -> int:
+    """Return the memory that the plans of all readers need together (`MemoryNeed`)."""
+    return len(readers) * max((reader.plan.need.needed_bytes for reader in readers), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +204,15 @@ class PrefetcherRun:
         memory: PlannedMemory,
         tracker: ProgressTracker,
         budget_bytes: Callable[[], int],
+        most_bytes: Callable[[], int] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create it without threads. It closes the tracker."""
+        """Create it without threads. It closes the tracker.
+
+        A following plan may need `most_bytes`; None: the budget.
+        """
+        self._most_bytes = most_bytes or budget_bytes
         self._planner, self._memory, self._tracker = planner, memory, tracker
         self._budget_bytes, self._clock = budget_bytes, clock
         self._window = Window(clock())
@@ -389,7 +414,7 @@ class PrefetcherRun:
             if not window.is_expectation_current:
                 if now < self._retry_at:
                     return
-                self._memory.expect(window.expectation())
+                self._memory.expect(window.expectation(), needed_bytes(self._readers))
             used = window.newly_used()
             if used:
                 self._memory.progress(used)
@@ -429,7 +454,7 @@ class PrefetcherRun:
         try:
             for plan in [reader.plan for reader in readers]:
                 if plan.next is not None:  # no one has checked it: it follows from another plan
-                    plan.need.require(self._budget_bytes(), len(readers))
+                    plan.need.require(self._most_bytes(), len(readers))
             return PlannedOrder.of(readers)
         except Exception as error:  # as above
             return Refused(readers, error)

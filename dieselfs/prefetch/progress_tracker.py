@@ -7,7 +7,7 @@ a tracker of its own (`dieselfs.fuse.pages.planned_pages`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from dieselfs.prefetch.chunk_uses import LastUses
@@ -124,7 +124,9 @@ class ClientProgress(ProgressTracker):
 class MountProgress(ProgressTracker):
     """The tracker of readers through a mount that fills no pages, by progress probes."""
 
-    def __init__(self, events: CloseEvents, snapshot: Snapshot, budget_bytes: int) -> None:
+    def __init__(
+        self, events: CloseEvents, snapshot: Snapshot, budget_bytes: Callable[[], int]
+    ) -> None:
         """Create it. `events` is closed with it."""
         self._events, self._budget_bytes = events, budget_bytes
         self._at = ReaderProgress(events, snapshot)
@@ -136,7 +138,8 @@ class MountProgress(ProgressTracker):
 
     def position(self) -> int:
         """Return the low progress, and watch the probes that come next."""
-        self._at.look(self._budget_bytes, self._budget_bytes // 2)
+        budget = self._budget_bytes()
+        self._at.look(budget, budget // 2)
         self._at.watch()
         return self._at.low
 
@@ -150,7 +153,7 @@ class MountProgress(ProgressTracker):
 
     def released(self) -> Sequence[int]:
         """Return the chunks that even the slowest reader has surely read."""
-        held_back = self._budget_bytes // _HELD_BACK
+        held_back = self._budget_bytes() // _HELD_BACK
         return self._last_uses.before(self._at.surely_read(self._at.read_bytes, held_back))
 
     def close(self) -> None:

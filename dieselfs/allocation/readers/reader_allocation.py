@@ -147,8 +147,10 @@ class ReaderAllocation:
         self._effective, self._region_bytes = EffectiveBytes(held_bytes), region_bytes
 
     def keeps(self, keep: Callable[[Quotas], object]) -> None:
-        """Tell `keep` the quotas of all datasets when they have changed."""
+        """Tell `keep` the quotas of all datasets, now if they are known, and when they change."""
         self._keepers.append(keep)
+        if self._decisions is not None:
+            keep(_quotas(self._decisions))
 
     def begin(self) -> None:
         """Ask the directory from now on. Returns at once."""

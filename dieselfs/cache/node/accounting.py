@@ -197,6 +197,12 @@ class CacheAccounting:
             for stored in self._cached.values():
                 plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
+    def use_policy(self, policy: EvictionPolicy) -> None:
+        """Evict by this policy, which knows of no block yet, where there is no plan."""
+        self._policy = policy
+        for stored in self._cached.values():
+            policy.add(stored.name, stored.length, ahead=stored.unused_ahead)
+
     def progress(self, used: int, by: Hashable = None) -> None:
         """Note that the first `used` uses of a member's order are over."""
         if self._plan is not None:

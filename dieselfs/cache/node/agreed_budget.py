@@ -1,15 +1,30 @@
-"""The budget of a master: what its members ask for, as far as the file system has room."""
+"""The budget of a master: what its members ask for, as far as a quota and the file system allow.
+
+A quota is what is allocated to the dataset. Members that know it tell it, with the window that
+their plan needs, which they get in any case.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Final
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 10.0
 """The shortest time between two checks for more room after the file system was full."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryQuota:
+    """What a member knows of an allocation, and what its plan needs of node memory."""
+
+    quota_bytes: int | None
+    """What is allocated to node memory; None: it knows of no quota."""
+    window_bytes: int = 0
+    """The least with which its plan can be prefetched."""
 
 
 class AgreedBudget:
@@ -22,6 +37,8 @@ class AgreedBudget:
         """`own_bytes` counts while no member asks for another budget."""
         self.own_bytes = own_bytes
         self.asked: dict[Hashable, int | None] = {}
+        self.quotas: dict[Hashable, MemoryQuota] = {}
+        """What members know of the dataset's quota."""
         self._clock = clock
         self._room_bytes: int | None = None
         """The bytes that a full file system had for this task; None if it was never full."""
@@ -29,6 +46,19 @@ class AgreedBudget:
 
     @property
     def bytes(self) -> int:
+        """The budget in force."""
+        agreed, quota = self.agreed_bytes, self.quota_bytes
+        return agreed if quota is None else min(agreed, quota)
+
+    @property
+    def quota_bytes(self) -> int | None:
+        """The greatest quota that a member knows, at least all windows; None: there is none."""
+        known = [each.quota_bytes for each in self.quotas.values() if each.quota_bytes is not None]
+        windows = sum(each.window_bytes for each in self.quotas.values())
+        return max(*known, windows) if known else None
+
+    @property
+    def agreed_bytes(self) -> int:
         """The greatest budget that a member asks for, limited by the file system."""
         asked = [wanted for wanted in self.asked.values() if wanted is not None]
         budget = max(asked, default=self.own_bytes)

@@ -4,7 +4,8 @@ They only keep books about names: they use no files, no locks and no clock. Ther
 policies:
 
 - *uniform* evicts nothing. If every block is read exactly once in random order, this is as good as
-  any other choice (SiloD §2.2).
+  any other choice (SiloD §2.2). If its budget shrinks, blocks are evicted at random, so what stays
+  is a fair sample of the dataset.
 - *lru* evicts the least recently used block.
 - With known orders, the block whose next use is farthest is evicted (`planned_eviction`).
 
@@ -16,6 +17,7 @@ evicted for a copy: it would have to be fetched from the store again, for all no
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
@@ -82,8 +84,10 @@ class Uniform:
     Its choice looks at all cached blocks.
     """
 
-    def __init__(self, owns: Owns = nothing_owned) -> None:
-        self._owns = owns
+    def __init__(
+        self, owns: Owns = nothing_owned, shuffle: Callable[[list[str]], None] = random.shuffle
+    ) -> None:
+        self._owns, self._shuffle = owns, shuffle
         self._lengths: dict[str, int] = {}
 
     def add(self, name: str, length: int, *, ahead: bool) -> None:
@@ -101,11 +105,14 @@ class Uniform:
         self, newcomer: str | None, wanted_bytes: int, mapped: Callable[[str], bool], *, ahead: bool
     ) -> Sequence[str]:
         """See `EvictionPolicy`. Without a newcomer owned blocks follow the copies."""
-        if newcomer is not None and not self._owns(newcomer):
+        if wanted_bytes <= 0 or (newcomer is not None and not self._owns(newcomer)):
             return []
-        groups = [unmapped_first(filterfalse(self._owns, self._lengths), mapped)]
+        names = list(self._lengths)
         if newcomer is None:
-            groups.append(unmapped_first(filter(self._owns, self._lengths), mapped))
+            self._shuffle(names)
+        groups = [unmapped_first(filterfalse(self._owns, names), mapped)]
+        if newcomer is None:
+            groups.append(unmapped_first(filter(self._owns, names), mapped))
         return until(wanted_bytes, chain(*groups), self._lengths)
 
     def regroup(self) -> None:

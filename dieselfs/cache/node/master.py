@@ -19,7 +19,7 @@ from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.byte_budget import ReadTurn, reading
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
-from dieselfs.cache.node.agreed_budget import AgreedBudget
+from dieselfs.cache.node.agreed_budget import AgreedBudget, MemoryQuota
 from dieselfs.cache.node.background_fetching import Prefetching
 from dieselfs.cache.node.block_eviction import Owns, PolicyName, nothing_owned, policy_of
 from dieselfs.cache.node.block_source import BlockSource
@@ -108,6 +108,8 @@ class Master:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         """Notified when a member has unmapped a block, a file is stored, or `close` is called."""
+        self._policy: PolicyName = policy
+        self._policy_now: PolicyName = policy
         self._accounting = CacheAccounting(
             budget_bytes, policy_of(policy, self._owns), time.monotonic
         )
@@ -273,6 +275,29 @@ class Master:
             self._settle_budget()
         self._release_evicted()
 
+    def set_quota(
+        self, quota_bytes: int | None, window_bytes: int = 0, *, by: Hashable = None
+    ) -> None:
+        """See `MasterPort`. Without `by` it is what the master's own process knows."""
+        with self._changed:
+            if by is not None and by not in self._budget.asked:
+                return  # the member has ended
+            self._budget.quotas[by] = MemoryQuota(quota_bytes, window_bytes)
+            self._settle_budget()
+        self._release_evicted()
+
+    @property
+    def agreed_bytes(self) -> int:
+        """What members ask for, as far as the file system has room; a quota may allow less."""
+        with self._lock:
+            return self._budget.agreed_bytes
+
+    @property
+    def quota_bytes(self) -> int | None:
+        """The quota in force, at least the windows of all plans; None: there is none."""
+        with self._lock:
+            return self._budget.quota_bytes
+
     def follow(self, plan: Path) -> None:
         """See `MasterPort`. Raises `NotYetSupported` if the master follows no plans."""
         if self._follow is None:
@@ -327,6 +352,7 @@ class Master:
                 if not flight.arrived.done():
                     flight.arrived.set_exception(_master_ended())
             self._budget.asked.clear()
+            self._budget.quotas.clear()
             self._observers = ()
             self._changed.notify_all()
             while self._storing:
@@ -339,6 +365,7 @@ class Master:
             if member not in self._budget.asked:
                 return
             del self._budget.asked[member]
+            self._budget.quotas.pop(member, None)
             self._accounting.unmap_all(member)
             if self._orders.pop(member, None) is not None:
                 self._expect()
@@ -389,11 +416,18 @@ class Master:
             f"node memory uses {self._accounting.taken_bytes} of "
             f"{self._accounting.budget_bytes} bytes, and no block can be evicted for {length} "
             "more",
-            "give the task more memory with --memory",
+            "give the task more memory with --memory"
+            if self._budget.bytes == self._budget.agreed_bytes
+            else "the dataset is at its quota: see `dlcmd alloc show`",
         )
 
     def _settle_budget(self) -> None:
         budget = self._accounting.budget_bytes = self._budget.bytes
+        # An LRU order under a quota would evict what the next epoch hits (SiloD, section 2.2).
+        policy = self._policy if self._budget.quota_bytes is None else "uniform"
+        if policy != self._policy_now:
+            self._policy_now = policy
+            self._accounting.use_policy(policy_of(policy, self._owns))
         self._files.allow_recycled(budget // RECYCLED_SHARE)
         self._remove(self._accounting.shrink())
         self._changed.notify_all()

@@ -63,6 +63,10 @@ class MemberPort:
         """See `MasterPort`."""
         self._master.set_budget(budget_bytes, by=self)
 
+    def set_quota(self, quota_bytes: int | None, window_bytes: int = 0) -> None:
+        """See `MasterPort`."""
+        self._master.set_quota(quota_bytes, window_bytes, by=self)
+
     def follow(self, plan: Path) -> None:
         """See `MasterPort`."""
         self._master.follow(plan)

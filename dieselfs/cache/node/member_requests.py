@@ -30,6 +30,7 @@ from dieselfs.cache.wire.local_messages import (
     Message,
     Prefetch,
     SetBudget,
+    SetQuota,
     StatisticsReported,
     StillWorking,
     SuspectPeer,
@@ -160,6 +161,8 @@ class MemberRequests:
                         port.expect(names)
                 case SetBudget(budget_bytes):
                     port.set_budget(budget_bytes)
+                case SetQuota(quota_bytes, window_bytes):
+                    port.set_quota(quota_bytes, window_bytes)
                 case FollowPlan(plan):
                     port.follow(Path(plan))
                 case GetStatistics():

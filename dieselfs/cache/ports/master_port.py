@@ -104,6 +104,15 @@ class MasterPort(Protocol):
         """Ask for this budget. The greatest budget that a connected member asks for counts."""
         ...
 
+    def set_quota(self, quota_bytes: int | None, window_bytes: int = 0) -> None:
+        """Tell how much of node memory is allocated to the dataset; None: no quota is known.
+
+        The greatest quota that a connected member tells counts, and is no less than the windows of
+        all members' plans together. Under a quota nothing is evicted for another block, unless an
+        order is known; less quota evicts at random.
+        """
+        ...
+
     def follow(self, plan: Path) -> None:
         """Prefetch for the reader of a plan file (`dieselfs.prefetch.plan_file`).
 

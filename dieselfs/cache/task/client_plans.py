@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dieselfs.cache.node.master import Master
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.master_port import MasterPort, fetch_ahead
+from dieselfs.cache.ports.master_port import fetch_ahead
 from dieselfs.prefetch.plan_file import ReadingPlan, open_plan
 from dieselfs.prefetch.plans import AnnouncedPlan
 from dieselfs.prefetch.prefetcher import Prefetcher
@@ -25,12 +26,13 @@ from metadata.snapshot import Snapshot
 class _MasterMemory:
     """The `PlannedMemory` of a master."""
 
-    master: MasterPort
+    master: Master
 
     def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
         fetch_ahead(self.master, blocks)
 
-    def expect(self, names: Sequence[str]) -> None:
+    def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
+        self.master.set_quota(None, window_bytes)
         self.master.expect(names)
 
     def progress(self, used: int) -> None:
@@ -40,11 +42,12 @@ class _MasterMemory:
 class ClientPlans:
     """The prefetcher of a task's clients. Thread-safe."""
 
-    def __init__(self, master: MasterPort) -> None:
+    def __init__(self, master: Master) -> None:
         self._prefetcher = Prefetcher(
             _MasterMemory(master),
-            lambda: master.statistics().budget_bytes,
+            lambda: master.agreed_bytes,
             lambda snapshot: ClientProgress(),
+            lambda: master.quota_bytes,
         )
         self._snapshot: Snapshot | None = None
         self._lock = threading.Lock()

@@ -305,12 +305,17 @@ class NodeMemory:
         """Have a whole chunk evicted, if it is cached. Do not wait for it."""
         self._blocks.tell(Discard(str(chunk)))
 
-    def expect(self, names: Sequence[str]) -> None:
+    def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
         """Expect the uses of the blocks with these names, in order; a name may occur again.
 
-        They replace what was expected before; [] ends it.
+        They replace what was expected before; [] ends it. They need `window_bytes` of node memory
+        at least, which a quota does not take away.
         """
-        self._blocks.session.expected, self._blocks.session.used = names, 0
+        session = self._blocks.session
+        session.expected, session.used = names, 0
+        if window_bytes != session.window_bytes:
+            session.window_bytes = window_bytes
+            self._tell_quota()
         self._blocks.ask(lambda master: master.expect(names))
 
     def progress(self, used: int) -> None:
@@ -323,6 +328,29 @@ class NodeMemory:
         self._settings = replace(self._settings, budget_bytes=budget_bytes)
         self._membership.set_budget(budget_bytes)
         self._blocks.ask(lambda master: master.set_budget(budget_bytes))
+
+    def set_quota(self, quota_bytes: int | None) -> None:
+        """Keep to what is allocated to the dataset; None: no quota is known any more.
+
+        What is cached stays. See `MasterPort.set_quota`.
+        """
+        session = self._blocks.session
+        if quota_bytes != session.quota_bytes:
+            was_none, session.quota_bytes = session.quota_bytes is None, quota_bytes
+            self._tell_quota(always=not was_none)
+
+    @property
+    def quota_bytes(self) -> int | None:
+        """What is allocated to node memory, as this process knows it; None: nothing is."""
+        return self._blocks.session.quota_bytes
+
+    def cached_bytes(self) -> int:
+        """Return the bytes of node memory that are taken; 0 without a master."""
+        try:
+            master = self._membership.current()
+            return 0 if master is None else master.statistics().cached_bytes
+        except MasterGone:
+            return 0
 
     def follow(self, plan: Path) -> None:
         """Have the master prefetch for the reader of a plan file. Raises `PlanTooLarge`."""
@@ -380,6 +408,14 @@ class NodeMemory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NodeMemory, (self._settings, self._source)
+
+    def _tell_quota(self, always: bool = False) -> None:
+        """Tell the master of the quota if one is known, or `always`."""
+        session = self._blocks.session
+        if always or session.quota_bytes is not None:
+            self._blocks.ask(
+                lambda master: master.set_quota(session.quota_bytes, session.window_bytes)
+            )
 
     def _obtain(self, block: CacheBlock) -> memoryview | None:
         """Return the block, mapped; None if it must be read bypassing node memory.

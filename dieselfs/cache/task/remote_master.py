@@ -32,6 +32,7 @@ from dieselfs.cache.wire.local_messages import (
     Prefetch,
     RequestFailed,
     SetBudget,
+    SetQuota,
     StatisticsReported,
     StillWorking,
     SuspectPeer,
@@ -97,6 +98,10 @@ class RemoteMaster:
     def set_budget(self, budget_bytes: int) -> None:
         """See `MasterPort`."""
         self._ask(SetBudget(budget_bytes))
+
+    def set_quota(self, quota_bytes: int | None, window_bytes: int = 0) -> None:
+        """See `MasterPort`."""
+        self._ask(SetQuota(quota_bytes, window_bytes))
 
     def follow(self, plan: Path) -> None:
         """See `MasterPort`."""

@@ -44,6 +44,10 @@ class SessionSettings:
     expected: Sequence[str] = ()
     used: int = 0
     plan: Path | None = None
+    quota_bytes: int | None = None
+    """What is allocated to node memory; None: no quota is known."""
+    window_bytes: int = 0
+    """What the expected uses need of node memory at least."""
 
 
 class TaskBlocks:
@@ -191,6 +195,8 @@ class TaskBlocks:
         self.mapped.drop_missing(self.membership.folder.chunks)
         self.mapped.report_all(master.send_notice)
         try:
+            if self.session.quota_bytes is not None:
+                master.set_quota(self.session.quota_bytes, self.session.window_bytes)
             if self.session.expected:
                 master.expect(self.session.expected)
                 master.send_notice(PlanProgress(self.session.used))

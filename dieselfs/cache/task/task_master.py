@@ -43,6 +43,10 @@ class TaskMaster(Protocol):
         """See `MasterPort`."""
         ...
 
+    def set_quota(self, quota_bytes: int | None, window_bytes: int = 0) -> None:
+        """See `MasterPort`."""
+        ...
+
     def follow(self, plan: Path) -> None:
         """See `MasterPort`."""
         ...

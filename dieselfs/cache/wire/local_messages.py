@@ -158,6 +158,13 @@ class SetBudget(Message, tag=9):
     budget_bytes: Count
 
 
+class SetQuota(Message, tag=20):
+    """A request: what the member knows of the dataset's quota, and what its plan needs."""
+
+    quota_bytes: Count | None
+    window_bytes: Count
+
+
 class FollowPlan(Message, tag=10):
     """A request: prefetch for the reader of this plan file."""
 

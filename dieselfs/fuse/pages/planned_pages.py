@@ -76,12 +76,14 @@ class PlannedPages(ProgressTracker):
         budget_bytes: Callable[[], int],
         set_node_memory: Callable[[int], None],
         read_names_ahead: Callable[[], None] = lambda: None,
+        most_bytes: Callable[[], int] | None = None,
     ) -> None:
         """Create it. `read_names_ahead` is called where an order fits as a whole.
 
         `budget_bytes` bounds node memory and the page cache together: `set_node_memory` is called
-        with what the page cache leaves of it.
+        with what the page cache leaves of it, and with `most_bytes` at the end; None: all of it.
         """
+        self._most_bytes = most_bytes or budget_bytes
         self._filler, self._events, self._snapshot = filler, events, snapshot
         self._budget_bytes, self._set_node_memory = budget_bytes, set_node_memory
         self._read_names_ahead = read_names_ahead
@@ -237,7 +239,7 @@ class PlannedPages(ProgressTracker):
     def end(self) -> None:
         """Close, and leave the whole budget to node memory."""
         self.close()
-        self._set_node_memory(self._budget_bytes())
+        self._set_node_memory(self._most_bytes())
 
     @property
     def _copies(self) -> int:

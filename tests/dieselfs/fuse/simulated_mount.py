@@ -230,7 +230,7 @@ class SimulatedMemory:
         self._bytes[number] = chunk.payload_bytes
         self._cache.in_memory.add(number)
 
-    def expect(self, names: Sequence[str]) -> None:
+    def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
         self._expected, self._used = [number_named(name) for name in names], 0
 
     def progress(self, used: int) -> None:

@@ -70,6 +70,7 @@ class ScriptedMemory:
         self.ended: list[int] = []
         self.errors: dict[int, list[Exception]] = {}
         """What the next fetches of a chunk raise."""
+        self.windows: list[int] = []
         self.expected: list[list[int]] = []
         self.used: list[int] = []
         self.expect_errors: list[Exception] = []
@@ -107,10 +108,11 @@ class ScriptedMemory:
                 left.remove(number)
             return left
 
-    def expect(self, names: Sequence[str]) -> None:
+    def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
         if self.expect_errors:
             raise self.expect_errors.pop(0)
         self.expected.append([number_named(name) for name in names])
+        self.windows.append(window_bytes)
         self.used.append(0)
 
     def progress(self, used: int) -> None:

@@ -46,7 +46,7 @@ class Forgotten:
     def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
         raise AssertionError("the simulation fetches")
 
-    def expect(self, names: Sequence[str]) -> None:
+    def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
         self.expected.append(names)
 
     def progress(self, used: int) -> None:

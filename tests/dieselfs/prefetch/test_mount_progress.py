@@ -62,7 +62,7 @@ class Reading:
     def __init__(self) -> None:
         snapshot = cast(Snapshot, Named([[SIZE] * IN_CHUNK] * CHUNKS))
         self.closes = Closes()
-        self.readers = MountProgress(self.closes, snapshot, BUDGET)
+        self.readers = MountProgress(self.closes, snapshot, lambda: BUDGET)
         plan = MadePlan(cast(MadeSnapshot, snapshot), range(FILES))
         self.order = PlannedOrder.of((Reader(plan),))
         self.probes: Sequence[int] = probe_positions(np.full(FILES, SIZE)).tolist()

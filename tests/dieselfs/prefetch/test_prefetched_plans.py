@@ -425,3 +425,24 @@ def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
     threading.Thread(target=run, daemon=True).start()
     assert ended.wait(60)
     eventually(lambda: node.memory.expected[-1] == [])
+
+
+# Under a quota
+
+
+@pytest.mark.parametrize(
+    ("quota_chunks", "memory_chunks"), [(None, 20), (0, 6), (8, 8), (19, 19), (99, 20)]
+)
+def test_plans_have_the_quota_at_most_but_what_they_need(
+    node_of: Callable[..., Node], quota_chunks: int | None, memory_chunks: int
+) -> None:
+    """A group has 4 chunks, and 2 are under way."""
+    node = node_of()
+    quota = None if quota_chunks is None else quota_chunks * CHUNK_BYTES
+    node.prefetcher = Prefetcher(
+        node.memory, lambda: node.budget_bytes, lambda snapshot: ClientProgress(), lambda: quota
+    )
+    assert node.prefetcher.memory_bytes() == min(20 * CHUNK_BYTES, (quota, 1 << 40)[quota is None])
+    node.follow(0)
+    assert node.prefetcher.memory_bytes() == memory_chunks * CHUNK_BYTES
+    eventually(lambda: node.memory.windows == [6 * CHUNK_BYTES], "what the plan needs")

@@ -152,10 +152,12 @@ def test_a_smaller_budget_is_shrunk_to() -> None:
     load(accounting, "abcde", 2)
     accounting.map(1, "a")
     accounting.budget_bytes = 5
-    assert accounting.shrink() == ["b", "c", "d"]
+    evicted = accounting.shrink()
+    assert len(evicted) == 3
+    assert set(evicted) < set("bcde")  # at random, and the mapped one last
     assert accounting.taken_bytes == 4
     accounting.budget_bytes = 0
-    assert accounting.shrink() == ["e", "a"]
+    assert accounting.shrink() == [*set("bcde") - set(evicted), "a"]
     assert accounting.taken_bytes == 2
     assert accounting.shrink() == []
 

@@ -35,8 +35,9 @@ def test_uniform_lets_nothing_leave_for_a_newcomer() -> None:
     add(policy, "abcd")
     policy.remove("b")
     assert victims(policy, "x", 1) == ""
-    assert victims(policy, None, 2, mapped="a") == "cd"  # the budget has shrunk
-    assert victims(policy, None, 9, mapped="a") == "cda"
+    assert sorted(victims(policy, None, 2, mapped="a")) == ["c", "d"]  # the budget has shrunk
+    assert sorted(victims(policy, None, 9, mapped="a")[:2]) == ["c", "d"]
+    assert victims(policy, None, 9, mapped="a")[2:] == "a"
     assert victims(policy, None, 0) == ""
 
 
@@ -73,7 +74,8 @@ def test_uniform_lets_copies_leave_for_what_is_owned() -> None:
     assert victims(policy, "X", 11, mapped="b") == "db"
     assert victims(policy, "X", 100) == "bd", "nothing owned leaves for a newcomer"
     assert victims(policy, "x", 1) == "", "a copy displaces nothing"
-    assert victims(policy, None, 25, mapped="b") == "dbA", "the budget has shrunk"
+    shrunk = victims(policy, None, 25, mapped="b")  # the budget has shrunk
+    assert (shrunk[:2], shrunk[2] in "AC") == ("db", True)
 
 
 def test_of_the_least_recently_used_copies_leave_first() -> None:

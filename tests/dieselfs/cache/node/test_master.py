@@ -702,3 +702,86 @@ def test_what_a_dead_master_has_left_counts_as_free(
     (folder.chunks / "piece").write_bytes(bytes(1 << 20))
     monkeypatch.setattr(budget, "free_memory_bytes", lambda: 3 << 20)
     assert default_budget_bytes(folder.path) == 1 << 20
+
+
+# The dataset's quota
+
+
+def test_at_its_quota_a_dataset_gets_nothing_more_and_nothing_is_fetched_for_it(
+    made: Made,
+) -> None:
+    source = MadeUpSource()
+    of = made(source, policy="lru")
+    member = of.member()
+    member.set_quota(3000)
+    for number in range(3):
+        member.fetch(block_of(number))
+    with pytest.raises(CacheFull) as caught:
+        member.fetch(block_of(3))
+    assert caught.value.hint is not None
+    assert "quota" in caught.value.hint
+    assert len(source.asked) == 3
+    assert {block_of(number).name for number in range(3)} == set(of.names())
+    member.set_quota(None)
+    member.fetch(block_of(3))
+    assert of.statistics().budget_bytes == 10_000
+
+
+def test_less_quota_evicts_at_random(made: Made) -> None:
+    """What stays is a sample of all that was there, not what came first or last."""
+    of = made(budget_bytes=200_000)
+    for number in range(200):
+        of.fetch(block_of(number))
+    of.set_quota(100_000)
+    left = [number for number in range(200) if of.is_cached(block_of(number))]
+    assert len(left) == 100
+    older = sum(number < 100 for number in left)
+    assert 25 <= older <= 75  # the chance of anything else is 10^-12
+    assert of.statistics().cached_bytes == 100_000
+
+
+def test_a_plan_has_its_window_under_any_quota(made: Made) -> None:
+    of = made()
+    one, two = of.member(), of.member()
+    names = [block_of(number).name for number in range(8)]
+    one.set_quota(0, 2000)
+    one.expect(names[:4])
+    two.set_quota(0, 1000)
+    two.expect(names[4:])
+    assert of.statistics().budget_bytes == 3000
+    for number in (0, 1, 4):
+        one.fetch(block_of(number), ahead=True)
+    one.progress(1)
+    one.fetch(block_of(2), ahead=True)
+    assert not of.is_cached(block_of(0))
+    one.close()
+    assert of.statistics().budget_bytes == 1000
+    two.set_quota(0, 0)
+    assert of.statistics().cached_bytes == 0
+
+
+def test_the_greatest_quota_that_a_member_knows_counts_within_the_budget(made: Made) -> None:
+    of = made()
+    one, two, three = of.member(), of.member(), of.member()
+    one.set_quota(3000)
+    two.set_quota(5000)
+    assert of.statistics().budget_bytes == 5000
+    three.set_quota(1 << 40)
+    assert (of.statistics().budget_bytes, of.agreed_bytes) == (10_000, 10_000)
+    three.close()
+    two.close()
+    assert (of.statistics().budget_bytes, of.agreed_bytes) == (3000, 10_000)
+    one.close()
+    assert (of.statistics().budget_bytes, of.quota_bytes) == (10_000, None)
+
+
+def test_what_is_known_under_lru_is_known_again_without_a_quota(made: Made) -> None:
+    of = made(budget_bytes=3000, policy="lru")
+    for number in range(3):
+        of.fetch(block_of(number))
+    of.set_quota(2000)
+    of.set_quota(None)
+    for number in (3, 4):
+        of.fetch(block_of(number))
+    assert of.is_cached(block_of(3))
+    assert of.statistics().cached_bytes == 3000

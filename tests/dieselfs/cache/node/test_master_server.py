@@ -184,6 +184,22 @@ def test_the_greatest_budget_that_members_wish_counts_while_they_are_there(
         eventually(lambda: member.statistics().budget_bytes == 1 << 20, "the budget of who stays")
 
 
+def test_a_quota_holds_while_a_member_that_knows_it_is_there(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder) as member:
+        with joined(folder) as other:
+            other.set_quota(CHUNK_BYTES, 0)
+            member.fetch(block(1))
+            with pytest.raises(CacheFull):
+                member.fetch(block(2))
+            member.set_quota(None, 2 * CHUNK_BYTES)
+            member.fetch(block(2))
+            member.set_quota(None, 0)
+            assert member.statistics().budget_bytes == CHUNK_BYTES
+        eventually(lambda: member.statistics().budget_bytes == BUDGET_BYTES, "no quota")
+
+
 def test_evicted_bytes_count_until_their_member_has_unmapped_them_or_left(
     folder: TaskFolder, server: Server
 ) -> None:

@@ -24,7 +24,7 @@ from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.task.remote_master import RemoteMaster
 from dieselfs.cache.task.task_session import _STARTER
 from dieselfs.errors import MasterGone
-from tests.dieselfs.cache.logged_source import CORRUPT, LoggedSource, chunk, extent
+from tests.dieselfs.cache.logged_source import CHUNK_BYTES, CORRUPT, LoggedSource, chunk, extent
 from tests.dieselfs.cache.processes import (
     FORK,
     LINGER_S,
@@ -258,6 +258,23 @@ def test_a_new_master_is_told_what_its_members_map_and_members_what_has_left(
             lambda: is_right(memory, next(numbers)) and is_dropped(memory, 2),
             "news of the new master",
         )
+
+
+def test_a_new_master_is_told_the_quota(folder: TaskFolder, source: LoggedSource) -> None:
+    with opened(folder, source) as memory:
+        memory.set_quota(CHUNK_BYTES)
+        memory.expect([str(chunk(1).id)], 2 * CHUNK_BYTES)
+        kill(master_pid(memory))
+        assert is_right(memory, 1)
+        node = memory.statistics().node
+        assert node is not None
+        assert node.budget_bytes == 2 * CHUNK_BYTES
+        memory.expect([])
+        assert memory.cached_bytes() == CHUNK_BYTES
+        memory.set_quota(None)
+        node = memory.statistics().node
+        assert node is not None
+        assert node.budget_bytes > 2 * CHUNK_BYTES
 
 
 def is_dropped(memory: NodeMemory, number: int) -> bool:
