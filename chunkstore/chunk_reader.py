@@ -32,6 +32,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
+from chunkstore.stores.byte_budget import in_this_turn
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectReader
 
 T = TypeVar("T")
@@ -182,7 +183,7 @@ class ChunkReader:
         ]
         reads += [partial(self._read_large, files, position) for position in large]
         contents = [memoryview(b"")] * len(files)
-        for found in self._threads.run_all(reads, _RANGES_AT_ONCE):
+        for found in self._threads.run_all([*map(in_this_turn, reads)], _RANGES_AT_ONCE):
             for position, content in found:
                 contents[position] = content
         return contents
@@ -227,7 +228,8 @@ class ChunkReader:
         else:
             starts = range(begin, end, MAX_WHOLE_BYTES)
             parts = [partial(get_range, at, min(MAX_WHOLE_BYTES, end - at)) for at in starts]
-            data = b"".join(self._threads.run_all(parts, _RANGES_AT_ONCE))
+            turned = [in_this_turn(part) for part in parts]
+            data = b"".join(self._threads.run_all(turned, _RANGES_AT_ONCE))
         if len(data) != length:
             raise Corrupt(f"chunk {chunk.id} ends inside a file")
         return data

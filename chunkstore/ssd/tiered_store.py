@@ -21,7 +21,7 @@ from chunkstore.single_flight import SingleFlight
 from chunkstore.ssd.insert_queue import CacheInsert
 from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.tier import SsdTier
-from chunkstore.stores.byte_budget import ReadTurn, reading
+from chunkstore.stores.byte_budget import ReadTurn, current_turn, reading
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectStore
 from chunkstore.stores.paused_time import working_time
 
@@ -258,9 +258,11 @@ class TieredStore:
         if not self._tier.may_warm(length) or not self._admits(chunk, offset):
             return
 
+        turn = ReadTurn(ahead=True, payer=current_turn().payer)
+
         def fetch() -> None:
             try:
-                with reading(ReadTurn(ahead=True)):
+                with reading(turn):
                     self._fetch(ChunkId(chunk), offset)
             except ChunkStoreError as error:
                 log.info("cannot load chunk %s to the SSD: %s", chunk.hex(), error)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.object_keys import chunk_of_key, dataset_of_chunk
-from chunkstore.stores.byte_budget import ByteBudget
+from chunkstore.stores.byte_budget import Payer, current_turn
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_meter import ReadMeter, of_thread
@@ -38,10 +38,10 @@ class BudgetedStore(ReadWrapper):
     def __init__(
         self,
         store: ObjectStore,
-        payer: Callable[[], ByteBudget | None],
+        payer: Payer,
         size_of: Callable[[ChunkId], int | None],
     ) -> None:
-        """`payer` returns the budget that pays for a read of this thread; None: it is free.
+        """`payer` returns the budget that pays if the thread's turn names no other payer.
 
         `size_of` gives the known sizes of chunks' objects; the first whole one takes its size.
         """
@@ -54,11 +54,13 @@ class BudgetedStore(ReadWrapper):
 
     def _read(self, read: Read) -> Buffer:
         dataset = dataset_of_chunk(read.key)
-        budget = None if dataset is None else self._payer()
+        budget = None if dataset is None else (current_turn().payer or self._payer)()
         if dataset is None or budget is None:
             return read.of(self._wrapped)
         taken = self._size(dataset, read)
-        budget.take(taken)
+        budget = budget.take(taken)
+        if budget is None:
+            return read.of(self._wrapped)
         of_thread.meter = meter = ReadMeter(budget.charge)
         try:
             data = read.of(self._wrapped)

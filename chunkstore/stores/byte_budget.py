@@ -3,6 +3,8 @@
 Bytes of chunks are taken before they are read, and a thread waits until all that passed before is
 paid for. The waiting threads of a process are two lines. A read that a reader waits for goes before
 a read ahead, and a read ahead changes its line when a reader comes to wait for it (`ReadTurn`).
+If readers of several jobs wait for one read, it waits in the lines of all their budgets. The first
+one that lets it pass pays, so nobody waits at a poorer job's pace.
 
 Forked children share the budget, in anonymous memory, so that they never get a second one. A lock
 that no killed process can keep guards it (`forked_lock`). Each process has lines of its own. Only
@@ -21,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.stores.byte_rate import opens_at
@@ -35,33 +37,54 @@ _RATE, _PAID_UNTIL, _USED, _WAITED, _AHEAD_WAITED, _BOUND, _BOUND_UNTIL, _WORDS 
 """The words of the shared memory; the rate is infinite without a limit."""
 Wait = Callable[[threading.Event, float | None], object]
 """A function that waits for an event, for so many seconds at most."""
+Payer: TypeAlias = "Callable[[], ByteBudget | None]"
+"""A function that returns the budget that pays for a read; None: the read is free."""
+T = TypeVar("T")
 
 
 class ReadTurn:
-    """The turn of a thread's reads: ahead, or waited for by a reader. Thread-safe."""
+    """The turn of a thread's reads: ahead, or waited for by a reader; and who pays. Thread-safe."""
 
-    __slots__ = ("_waits_at", "ahead")
+    __slots__ = ("_takes", "ahead", "is_free", "others", "payer")
 
-    def __init__(self, ahead: bool = False) -> None:
+    def __init__(self, ahead: bool = False, payer: Payer | None = None) -> None:
+        """`payer` pays for the reads; None: that of the store (`BudgetedStore`)."""
         self.ahead = ahead
         """True while no reader waits for what is read."""
-        self._waits_at: list[ByteBudget] = []
+        self.payer = payer
+        self.is_free = False
+        """True if a reader waits for it who pays for nothing."""
+        self.others: dict[ByteBudget, ReadTurn] = {}
+        """The budgets of others who wait for what is read, and their turns there."""
+        self._takes: list[_Take] = []
 
     def hurry(self) -> None:
         """Note that a reader waits for it from now on. A read that waits changes its line."""
         if self.ahead:
             self.ahead = False
-            for budget in tuple(self._waits_at):
-                budget.reorder()
+            for take in tuple(self._takes):
+                take.budget.reorder()
+
+    def join(self, budget: ByteBudget | None, *, ahead: bool) -> None:
+        """Note that another job waits for it from now on, whose budget may pay too; None: free."""
+        if budget is None:
+            self.is_free = True
+        elif (known := self.others.get(budget)) is None:
+            self.others[budget] = ReadTurn(ahead)
+        elif not ahead and known.ahead:
+            known.ahead = False
+            budget.reorder()
+        for take in tuple(self._takes):
+            take.wake.set()
 
     @contextmanager
-    def waiting_at(self, budget: ByteBudget) -> Iterator[None]:
-        """Have `hurry` tell this budget, within the `with` block."""
-        self._waits_at.append(budget)
+    def waiting(self, take: _Take) -> Iterator[None]:
+        """Have `hurry` and `join` wake a read that waits, within the `with` block."""
+        self._takes.append(take)
         try:
             yield
         finally:
-            self._waits_at.remove(budget)
+            self._takes.remove(take)
 
 
 _of_thread = threading.local()
@@ -85,6 +108,19 @@ def reading(turn: ReadTurn) -> Iterator[None]:
         _of_thread.turn = outer
 
 
+def in_this_turn(function: Callable[[], T]) -> Callable[[], T]:
+    """Return the function for another thread, which reads with the turn of this one."""
+    turn = current_turn()
+    if turn is _ORDINARY:
+        return function
+
+    def called() -> T:
+        with reading(turn):
+            return function()
+
+    return called
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetStatistics:
     """Counts of a budget since it was made, of all its processes unless stated otherwise."""
@@ -102,14 +138,61 @@ class BudgetStatistics:
 
 
 class _Waiter:
-    """A thread in the lines of its process."""
+    """A thread in the lines of its process at one budget."""
 
     __slots__ = ("turn", "wake")
 
-    def __init__(self, turn: ReadTurn) -> None:
+    def __init__(self, turn: ReadTurn, wake: threading.Event) -> None:
         self.turn = turn
-        self.wake = threading.Event()
+        self.wake = wake
         """Set when the thread must look again."""
+
+
+class _Take:
+    """A read that waits at its budget, and at those of others who wait for the same read."""
+
+    __slots__ = ("_size_bytes", "_turn", "_waiters", "budget", "wake")
+
+    def __init__(self, budget: ByteBudget, size_bytes: int, turn: ReadTurn) -> None:
+        self.budget, self._size_bytes, self._turn = budget, size_bytes, turn
+        self.wake = threading.Event()
+        self._waiters: dict[ByteBudget, _Waiter] = {}
+
+    def wait(self, clock: Callable[[], float], wait: Wait) -> ByteBudget | None:
+        """Wait, and return the budget that has paid; None: the read is free."""
+        began = clock()
+        try:
+            with self._turn.waiting(self):
+                while True:
+                    self.wake.clear()
+                    self._enter()
+                    if self._turn.is_free:
+                        return None
+                    left_s, payer = self._seconds_left()
+                    if payer is not None:
+                        return payer
+                    wait(self.wake, None if left_s == math.inf else min(left_s, _LOOK_S))
+        finally:
+            for budget, waiter in self._waiters.items():
+                budget.leave(waiter)
+            paused(clock() - began)
+
+    def _enter(self) -> None:
+        """Enter the lines of budgets that have joined since the last look."""
+        turns = {self.budget: self._turn, **self._turn.others}
+        for budget in turns.keys() - self._waiters.keys():
+            self._waiters[budget] = waiter = _Waiter(turns[budget], self.wake)
+            budget.enter(waiter)
+
+    def _seconds_left(self) -> tuple[float, ByteBudget | None]:
+        """Return the seconds to wait, or the budget that has just paid."""
+        least = math.inf
+        for budget, waiter in self._waiters.items():
+            left_s = budget.seconds_left(waiter, self._size_bytes)
+            if left_s <= 0:
+                return 0.0, budget
+            least = min(least, left_s)
+        return least, None
 
 
 class ByteBudget:
@@ -168,13 +251,16 @@ class ByteBudget:
             shared[_RATE] = rate
             self._wake_first()
 
-    def take(self, size_bytes: int) -> None:
-        """Wait until `size_bytes` more may be read. Never raises.
+    def take(self, size_bytes: int) -> ByteBudget | None:
+        """Wait until `size_bytes` more may be read; return the budget that paid. Never raises.
 
-        They pass when all that passed before is paid for, however many they are.
+        They pass when all that passed before is paid for, however many they are. Another budget
+        than this one pays if its job waits for the same read and it lets it pass first
+        (`ReadTurn.join`). None: the read is free, since one who waits pays for nothing.
         """
-        if not self.take_now(size_bytes):
-            self._take_in_turn(size_bytes)
+        if self.take_now(size_bytes):
+            return self
+        return _Take(self, size_bytes, current_turn()).wait(self._clock, self._wait)
 
     def take_now(self, size_bytes: int) -> bool:
         """Take the bytes if they pass without waiting; return whether they did."""
@@ -210,37 +296,28 @@ class ByteBudget:
             for waiter in self._waiters:
                 waiter.wake.set()
 
-    def _take_in_turn(self, size_bytes: int) -> None:
-        waiter = _Waiter(current_turn())
-        began = self._clock()
-        try:
-            with waiter.turn.waiting_at(self):
-                self._enter(waiter)
-                while (left_s := self._seconds_left(waiter, size_bytes)) > 0:
-                    self._wait(waiter.wake, None if left_s == math.inf else min(left_s, _LOOK_S))
-        finally:
-            self._leave(waiter)
-            paused(self._clock() - began)
+    # A read that waits calls the methods below.
 
-    def _enter(self, waiter: _Waiter) -> None:
+    def enter(self, waiter: _Waiter) -> None:
+        """Take a place in the lines."""
         with self._guard:
             self._note_waits(self._clock())
             self._waiters.append(waiter)
 
-    def _leave(self, waiter: _Waiter) -> None:
+    def leave(self, waiter: _Waiter) -> None:
+        """Give the place up."""
         with self._guard:
             self._note_waits(self._clock())
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             self._wake_first()
 
-    def _seconds_left(self, waiter: _Waiter, size_bytes: int) -> float:
+    def seconds_left(self, waiter: _Waiter, size_bytes: int) -> float:
         """Return 0 if the bytes pass now, and pay for them; else the seconds to wait.
 
         They are infinite for a thread that is not the first one.
         """
         with self._guard:
-            waiter.wake.clear()
             if self._first() is not waiter and not self._is_closed:
                 return math.inf
             self._note_waits(self._clock())

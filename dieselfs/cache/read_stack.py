@@ -23,6 +23,7 @@ from chunkstore.chunk_source import FileExtent
 from chunkstore.ssd.allocated_quotas import AllocatedQuotas
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
 from chunkstore.stores.budgeted import BudgetedStore
+from chunkstore.stores.byte_budget import Payer
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.cache.cached_datasets import cached_datasets
 from dieselfs.cache.cluster.options import configured_cluster
@@ -31,7 +32,6 @@ from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_clus
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.jobs.job_name import job_name
 from dieselfs.cache.membership.peer_options import TASK_VARIABLE, from_environment
-from dieselfs.cache.peers.paid_requests import Payer
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
 from dieselfs.cache.ports.peer_settings import PeerSettings
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from dieselfs.advice.recorder import Recorder, TraceSettings
     from dieselfs.advice.recording_store import RecordingStore
     from dieselfs.allocation.readers.allocation_settings import AllocationSettings
-    from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
+    from dieselfs.allocation.readers.job_allocations import JobAllocations
     from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, SsdTierStatistics
     from dieselfs.cache.whereabouts import SsdPlace, Whereabouts
 
@@ -96,12 +96,12 @@ def client_settings(
 
 def _client_allocation(
     config: Config, task: str | None, environment: Mapping[str, str]
-) -> AllocationSettings | None:
-    """Return the settings of a client with a job; one without takes what it gets."""
+) -> AllocationSettings:
+    """Return the settings of a client. Without a job it takes what it gets."""
     from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 
     job = job_name(None, config.job, task or environment.get(TASK_VARIABLE), environment)
-    return AllocationSettings(job, config.index.value) if job else None
+    return AllocationSettings(job, config.index.value, asks_unnamed=False)
 
 
 class ReadStack:
@@ -132,11 +132,12 @@ class ReadStack:
         self._recorder = None if settings.trace is None else _recorder(settings.trace)
         self.recording: RecordingStore | None = None
         """What records without an SSD tier, if anything does."""
-        self.allocation = _allocation(dataset, settings)
-        """The allocation of this process; None: it takes what it gets."""
-        if self.allocation is not None:
-            store = BudgetedStore(store, self.allocation.payer, expected.object_bytes)
-        self._payer = None if self.allocation is None else self.allocation.payer
+        self.allocations = _allocations(dataset, settings)
+        """The allocations of the jobs for which this process fetches; None: all take what they get.
+        """
+        self._payer = None if self.allocations is None else self.allocations.payer
+        if self._payer is not None:
+            store = BudgetedStore(store, self._payer, expected.object_bytes)
         self._below_ssd = below_ssd(store, dataset, settings, expected, tags, self._payer)
         self.source, self._cluster_source = self._make_source(expected)
         self._warm_up: BackgroundWarmUp | None = None
@@ -168,10 +169,10 @@ class ReadStack:
     def _report_cached(self, of_cluster: Callable[[], int]) -> None:
         """Report what the cluster caches, or an SSD tier in front of it, if that has more."""
         ssd, id = self._settings.ssd, self._dataset.id
-        if self.allocation is None:
+        if self.allocations is None:
             return
         own = None if ssd is None else shared_tier(ssd)
-        self.allocation.caches(lambda: max(of_cluster(), 0 if own is None else own.held_bytes(id)))
+        self.allocations.caches(lambda: max(of_cluster(), 0 if own is None else own.held_bytes(id)))
 
     def _recorded(self, store: ObjectStore, expected: ExpectedFiles) -> ObjectReader:
         """Return the store, with a recorder in front of it if requests are recorded."""
@@ -189,7 +190,7 @@ class ReadStack:
 
         The process that creates the task sets its peers; later processes use that setting.
         """
-        settings = self._settings
+        settings, allocations = self._settings, self.allocations
         if lead and settings.ssd is not None:
             shared_tier(settings.ssd).start()
         memory = NodeMemory.open(
@@ -200,14 +201,16 @@ class ReadStack:
             lead=lead,
             join=join,
             peers=settings.peers,
+            job=None if settings.allocation is None else settings.allocation.member_job,
+            payers=allocations,
         )
         if lead and settings.peers is not None and memory.task_statistics() is None:
             log.warning(
                 "no peers: the master of task %s is another process, which has no peers",
                 self.folder.path.name,
             )
-        if self.allocation is not None and settings.cache_cluster is None:
-            _keep_quota(self.allocation, memory, self._dataset, has_tier=settings.ssd is not None)
+        if allocations is not None and settings.cache_cluster is None:
+            allocations.keeps_memory(memory.set_quota, memory.cached_bytes)
         return memory
 
     def warm_up(self, snapshot: Snapshot) -> None:
@@ -263,39 +266,22 @@ class ReadStack:
             self._warm_up = None
         if self._recorder is not None:
             self._recorder.close(left_s(_CLOSE_S))
-        if self.allocation is not None:
-            self.allocation.close(left_s(_CLOSE_S))
+        if self.allocations is not None:
+            self.allocations.close(left_s(_CLOSE_S))
 
 
-def _allocation(dataset: DatasetRef, settings: ReadSettings) -> ReaderAllocation | None:
-    """Return what is allocated to a reader of the dataset, which keeps the quotas of its SSD."""
+def _allocations(dataset: DatasetRef, settings: ReadSettings) -> JobAllocations | None:
+    """Return what is allocated to readers of the dataset, which keep the quotas of their SSD."""
     if settings.allocation is None:
         return None
-    from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
+    from dieselfs.allocation.readers.job_allocations import JobAllocations
 
-    found = ReaderAllocation(settings.allocation, dataset)
+    found = JobAllocations(settings.allocation, dataset, has_tier=settings.ssd is not None)
     if settings.ssd is not None and settings.cache_cluster is None:
         tier = shared_tier(settings.ssd)
         found.caches(lambda: tier.held_bytes(dataset.id), lambda: tier.region_bytes)
         found.keeps(AllocatedQuotas(settings.ssd.folder).write)
     return found
-
-
-def _keep_quota(
-    allocation: ReaderAllocation, memory: NodeMemory, dataset: DatasetRef, *, has_tier: bool
-) -> None:
-    """Have node memory keep the dataset's quota, unless an SSD tier does.
-
-    Behind a tier node memory is a second copy, so it has what plans need alone.
-    """
-
-    def keep(quotas: Mapping[bytes, int]) -> None:
-        quota = quotas.get(dataset.id)
-        memory.set_quota(0 if has_tier and quota is not None else quota)
-
-    if not has_tier:
-        allocation.caches(memory.cached_bytes)
-    allocation.keeps(keep)
 
 
 def _recorder(settings: TraceSettings) -> Recorder:

@@ -12,3 +12,15 @@ class AllocationSettings:
     job: str
     """The job's name; empty for the partition of readers without one."""
     index_url: str
+    asks_unnamed: bool = True
+    """Whether a process without a job asks too; otherwise it takes what it gets."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the process has an allocation."""
+        return bool(self.job) or self.asks_unnamed
+
+    @property
+    def member_job(self) -> str | None:
+        """The job that a master takes to pay; None: nobody pays for this process."""
+        return self.job if self.is_asked else None

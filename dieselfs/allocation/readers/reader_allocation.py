@@ -136,8 +136,8 @@ class ReaderAllocation:
 
     # What the reader is; call these before `begin`.
 
-    def reads(self, dataset_bytes: int, progress: Callable[[], Progress]) -> None:
-        """Report this progress, and how large the dataset is."""
+    def reads(self, dataset_bytes: int, progress: Callable[[], Progress] | None = None) -> None:
+        """Report how large the dataset is, and this progress, if it is known here."""
         self._dataset_bytes, self._progress = dataset_bytes, progress
 
     def caches(

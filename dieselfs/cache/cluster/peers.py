@@ -16,6 +16,7 @@ from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
+from chunkstore.stores.byte_budget import Payer
 from dieselfs.cache.cluster.cached_bytes import CachedOfNodes, cached_of_nodes
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.topic import CacheClusterTopic
@@ -23,7 +24,6 @@ from dieselfs.cache.membership.breakers import Breakers
 from dieselfs.cache.membership.membership import TaskMembership
 from dieselfs.cache.membership.placement import Placement, reachable
 from dieselfs.cache.membership.registry import MembershipRegistry, StaticRegistry
-from dieselfs.cache.peers.paid_requests import Payer
 from dieselfs.cache.peers.task_peers import Peers
 from dieselfs.cache.ports.members import Member, View
 from dieselfs.cache.ports.peer_settings import StaticPeers

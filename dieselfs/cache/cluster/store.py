@@ -14,12 +14,12 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.object_keys import chunk_of_key
 from chunkstore.ssd.reader_tags import ReaderTags
+from chunkstore.stores.byte_budget import Payer
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.settings import CacheClusterSettings
-from dieselfs.cache.peers.paid_requests import Payer
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.snapshots.expected_files import ExpectedFiles

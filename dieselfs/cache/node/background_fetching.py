@@ -10,11 +10,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from chunkstore.stores.byte_budget import Payer
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.errors import CacheFull, MasterGone
 
 log = logging.getLogger(__name__)
+
+
+class _List(NamedTuple):
+    """Blocks that are still to be fetched, and what pays for them."""
+
+    blocks: deque[CacheBlock]
+    payer: Payer | None
 
 
 class Prefetching:
@@ -24,20 +33,20 @@ class Prefetching:
     for the block's readers.
     """
 
-    def __init__(self, fetch: Callable[[CacheBlock], None], threads: int) -> None:
+    def __init__(self, fetch: Callable[[CacheBlock, Payer | None], None], threads: int) -> None:
         self._fetch = fetch
         self._limit = threads
         self._threads: list[threading.Thread] = []
-        self._lists: deque[deque[CacheBlock]] = deque()
+        self._lists: deque[_List] = deque()
         self._changed = threading.Condition()
         self._closed = False
 
-    def submit(self, blocks: Sequence[CacheBlock]) -> None:
-        """Fetch these blocks after all earlier lists. Return at once."""
+    def submit(self, blocks: Sequence[CacheBlock], payer: Payer | None = None) -> None:
+        """Fetch these blocks after all earlier lists, and let this one pay. Return at once."""
         with self._changed:
             if self._closed:
                 return
-            self._lists.append(deque(blocks))
+            self._lists.append(_List(deque(blocks), payer))
             for _ in range(min(len(blocks), self._limit - len(self._threads))):
                 thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
                 self._threads.append(thread)
@@ -59,21 +68,21 @@ class Prefetching:
 
     def _run(self) -> None:
         while (found := self._next()) is not None:
-            blocks, block = found
+            listed, block = found
             try:
-                self._fetch(block)
+                self._fetch(block, listed.payer)
             except (CacheFull, MasterGone):
-                blocks.clear()
+                listed.blocks.clear()
             except Exception as error:
                 log.warning("cannot prefetch block %s: %s", block.name, error)
 
-    def _next(self) -> tuple[deque[CacheBlock], CacheBlock] | None:
+    def _next(self) -> tuple[_List, CacheBlock] | None:
         """Return the first list that is not empty and the block taken from it; None at the end."""
         with self._changed:
             while not self._closed:
-                while self._lists and not self._lists[0]:
+                while self._lists and not self._lists[0].blocks:
                     self._lists.popleft()
                 if self._lists:
-                    return self._lists[0], self._lists[0].popleft()
+                    return self._lists[0], self._lists[0].blocks.popleft()
                 self._changed.wait()
         return None

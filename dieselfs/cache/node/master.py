@@ -17,7 +17,7 @@ from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
-from chunkstore.stores.byte_budget import ReadTurn, reading
+from chunkstore.stores.byte_budget import Payer, ReadTurn, reading
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
 from dieselfs.cache.node.agreed_budget import AgreedBudget, MemoryQuota
 from dieselfs.cache.node.background_fetching import Prefetching
@@ -29,6 +29,7 @@ from dieselfs.cache.node.member_port import MemberPort
 from dieselfs.cache.node.planned_eviction import FarthestNextUse, KnownOrder, MergedOrders
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.job_payers import JobPayers
 from dieselfs.cache.ports.master_port import CacheObserver, MemoryStatistics
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone, NotYetSupported
 from dieselfs.prefetch.window import PrefetchStatistics
@@ -88,15 +89,17 @@ class Master:
         budget_bytes: int,
         policy: PolicyName = "uniform",
         prefetchers: int = 4,
-        follow: Callable[[Path], None] | None = None,
+        follow: Callable[[Path, Payer | None], None] | None = None,
         planned: Callable[[], PrefetchStatistics] | None = None,
         owns: Owns | None = None,
+        payers: JobPayers | None = None,
     ) -> None:
         """`budget_bytes` counts while no member asks for another budget.
 
         `follow` gets the paths of plan files (see `MasterPort.follow`); `planned` returns the
         statistics of their prefetching. `owns` is given if other nodes ask this one for its share.
-        Then heads of chunks are kept too, if `source` is a `SharedSource`.
+        Then heads of chunks are kept too, if `source` is a `SharedSource`. `payers` has the budgets
+        of the members' jobs.
         """
         self._source = BlockSource(source, asks_peers=owns is not None)
         self._owns = nothing_owned if owns is None else owns
@@ -121,7 +124,12 @@ class Master:
         self._observers: tuple[CacheObserver, ...] = ()
         self._has_evicted = False
         """True if observers were told of evictions, and not yet to unmap the blocks."""
-        self._prefetching = Prefetching(lambda block: self.fetch(block, ahead=True), prefetchers)
+        self._payers = payers
+        self._jobs: dict[Hashable, str | None] = {}
+        """The jobs of the members."""
+        self._prefetching = Prefetching(
+            lambda block, payer: self.fetch(block, ahead=True, payer=payer), prefetchers
+        )
         self._closed = False
         self._hits = self._misses = self._fetches = self._fetched_bytes = 0
         self._failed_fetches = self._prefetched = self._not_kept = 0
@@ -131,16 +139,24 @@ class Master:
         with self._lock:
             self._remove(self._accounting.shrink())
 
-    def member(self) -> MemberPort:
-        """Return the port of one more member."""
-        return MemberPort(self)
+    def member(self, job: str | None = None) -> MemberPort:
+        """Return the port of one more member, whose job pays for it."""
+        return MemberPort(self, job)
 
-    def add_member(self, member: Hashable) -> None:
-        """Note that a member has come, which asks for no budget yet."""
+    def add_member(self, member: Hashable, job: str | None = None) -> Payer | None:
+        """Note that a member has come, which asks for no budget yet; return what pays for it."""
         with self._lock:
-            self._budget.asked[member] = None
+            self._budget.asked[member], self._jobs[member] = None, job
+        return None if self._payers is None else self._payers.join(job)
 
-    def fetch(self, block: CacheBlock, *, ahead: bool = False, as_owner: bool = False) -> None:
+    def fetch(
+        self,
+        block: CacheBlock,
+        *,
+        ahead: bool = False,
+        as_owner: bool = False,
+        payer: Payer | None = None,
+    ) -> None:
         """See `MasterPort`. Raises `CacheFull` before anything is fetched.
 
         The first thread that asks for a block fetches it itself; the others wait. If the fetch
@@ -150,6 +166,9 @@ class Master:
 
         `as_owner`: the fetch is for the task, not for a reader of this node. Then it raises
         `AlreadyLoading` too.
+
+        `payer` pays if this call fetches the block, and may pay if it waits for a fetch of another
+        one: whichever budget lets that pass first. None: what pays for the process's own reads.
         """
         # A peer's reader has another place to ask. Members that map evicted blocks may do nothing
         # at all for minutes: waits of 0.5 s for each chunk turned 1 s into 30 s.
@@ -176,16 +195,22 @@ class Master:
                     mine = self._in_flight[block.name] = _Flight(
                         ahead,
                         as_owner or not self._source.is_elsewhere(block),
-                        ReadTurn(ahead),
+                        ReadTurn(ahead, payer),
                     )
                     break
                 if as_owner and not (flight.as_owner or self._source.is_reading_store(block)):
                     raise AlreadyLoading(f"block {block.name} is being fetched from another node")
-            if not ahead:
-                flight.turn.hurry()
+            self._wait_along(flight.turn, payer, ahead)
             if flight.arrived.result():
                 return
         self._load(block, mine)
+
+    def _wait_along(self, turn: ReadTurn, payer: Payer | None, ahead: bool) -> None:
+        """Note that one more call waits for a fetch, in the line of its own job's budget."""
+        if payer is not None and payer != turn.payer:
+            turn.join(payer(), ahead=ahead)
+        elif not ahead:
+            turn.hurry()
 
     def is_loading(self, block: CacheBlock) -> bool:
         """Return whether the block is being read from the store now.
@@ -215,9 +240,9 @@ class Master:
         with self._lock:
             return self._accounting.names()
 
-    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
-        """See `MasterPort`."""
-        self._prefetching.submit(blocks)
+    def prefetch(self, blocks: Sequence[CacheBlock], payer: Payer | None = None) -> None:
+        """See `MasterPort`; for `payer` see `fetch`."""
+        self._prefetching.submit(blocks, payer)
 
     def mapped(self, name: str, *, by: Hashable = None) -> None:
         """See `MasterPort`. `by` is the member; None is this process."""
@@ -298,11 +323,11 @@ class Master:
         with self._lock:
             return self._budget.quota_bytes
 
-    def follow(self, plan: Path) -> None:
+    def follow(self, plan: Path, payer: Payer | None = None) -> None:
         """See `MasterPort`. Raises `NotYetSupported` if the master follows no plans."""
         if self._follow is None:
             raise NotYetSupported("this master cannot follow plans")
-        self._follow(plan)
+        self._follow(plan, payer)
 
     def listen(self, observer: CacheObserver) -> None:
         """Tell `observer` of all evictions from now on, in order."""
@@ -370,6 +395,9 @@ class Master:
             if self._orders.pop(member, None) is not None:
                 self._expect()
             self._settle_budget()
+            job = self._jobs.pop(member, None)
+        if self._payers is not None:
+            self._payers.leave(job)
         self._release_evicted()
 
     # The methods below are called with the lock held.

@@ -29,6 +29,7 @@ from dieselfs.cache.wire.local_messages import (
     Done,
     EventsReported,
     JoinAsMember,
+    JoinForJob,
     Mapped,
     Message,
     OpenRequests,
@@ -194,8 +195,11 @@ class Server:
             return
         self._selector.unregister(connection)
         self._ungreeted.discard(connection)
-        if isinstance(greeting, JoinAsMember) and greeting.member not in self._members:
-            self._join(connection, greeting)
+        if isinstance(greeting, JoinAsMember | JoinForJob):
+            if greeting.member not in self._members:
+                self._join(connection, greeting)
+            else:
+                connection.close()
         elif isinstance(greeting, OpenRequests) and greeting.member in self._members:
             self._requests.serve(connection, self._members[greeting.member].port)
         else:
@@ -206,8 +210,9 @@ class Server:
         self._selector.unregister(connection)
         connection.close()
 
-    def _join(self, connection: socket.socket, greeting: JoinAsMember) -> None:
-        member = _MemberConnection(self._master.member(), connection)
+    def _join(self, connection: socket.socket, greeting: JoinAsMember | JoinForJob) -> None:
+        job = greeting.job if isinstance(greeting, JoinForJob) else None
+        member = _MemberConnection(self._master.member(job), connection)
         if greeting.budget_bytes is not None:
             member.port.set_budget(greeting.budget_bytes)
         with self._changed:

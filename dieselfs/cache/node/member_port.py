@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chunkstore.stores.byte_budget import current_turn
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.wire.local_messages import (
@@ -25,18 +26,19 @@ if TYPE_CHECKING:
 class MemberPort:
     """The `MasterPort` of one member, in the master's process."""
 
-    def __init__(self, master: Master) -> None:
-        """Add the member. `close` drops its maps and its budget."""
+    def __init__(self, master: Master, job: str | None = None) -> None:
+        """Add the member, of a job. `close` drops its maps and its budget."""
         self._master = master
-        master.add_member(self)
+        self.payer = master.add_member(self, job)
+        """What pays for what the member asks for first; None: what pays for the master's own."""
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
-        """See `MasterPort`."""
-        self._master.fetch(block, ahead=ahead)
+        """See `MasterPort`. The payer of this thread's turn goes before the member's."""
+        self._master.fetch(block, ahead=ahead, payer=current_turn().payer or self.payer)
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """See `MasterPort`."""
-        self._master.prefetch(blocks)
+        self._master.prefetch(blocks, self.payer)
 
     def mapped(self, name: str) -> None:
         """See `MasterPort`."""
@@ -69,7 +71,7 @@ class MemberPort:
 
     def follow(self, plan: Path) -> None:
         """See `MasterPort`."""
-        self._master.follow(plan)
+        self._master.follow(plan, self.payer)
 
     def statistics(self) -> MemoryStatistics:
         """See `MasterPort`."""

@@ -16,16 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from chunkstore.stores.byte_budget import ByteBudget
+from chunkstore.stores.byte_budget import ByteBudget, Payer, current_turn
 from chunkstore.stores.byte_rate import BURST_S
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.wire.messages import FETCHES_VERSION, Answer, Data, NotCached, Request
 from dieselfs.cache.wire.peer_client import PeerClient
-
-Payer: TypeAlias = Callable[[], ByteBudget | None]
-"""A function that returns the budget of a process's reads; None: they are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +30,7 @@ class PaidRequests:
 
     client: PeerClient
     payer: Payer | None
+    """It pays for reads whose turn names no other payer; None: they are free."""
 
     def ask(self, peer: Member, request: Callable[[bool], Request], size_bytes: int) -> Answer:
         """Return the answer to a request that may fetch, and pay for what was fetched.
@@ -49,15 +46,16 @@ class PaidRequests:
             if not isinstance(found, NotCached):
                 return self.paid(found)
             return self.fetch(peer, request(True), size_bytes)
-        return self.paid(self.client.ask(peer, request(True)), size_bytes)
+        return self.paid(self.client.ask(peer, request(True)), budget, size_bytes)
 
     def fetch(self, peer: Member, request: Request, size_bytes: int) -> Answer:
         """Wait for the budget, and return the answer to a request for what must be fetched."""
         budget = self.limit(peer)
         if budget is None:
             return self.paid(self.client.ask(peer, request))
-        budget.take(size_bytes)
-        return self.paid(self.client.ask(peer, request), size_bytes)
+        payer = budget.take(size_bytes)
+        answer = self.client.ask(peer, request)
+        return answer if payer is None else self.paid(answer, payer, size_bytes)
 
     def passes(self, peer: Member, size_bytes: int) -> bool:
         """Return whether so much may be fetched now, and paid for afterwards."""
@@ -68,18 +66,25 @@ class PaidRequests:
         return size_bytes <= BURST_S * rate and budget.take_now(0)
 
     def limit(self, peer: Member) -> ByteBudget | None:
-        """Return the budget that limits what a peer fetches for this process, if there is one."""
-        budget = None if self.payer is None else self.payer()
+        """Return the budget that limits what a peer fetches for this thread, if there is one."""
+        budget = self._budget()
         if budget is None or budget.bytes_per_s is None:
             return None
         is_known = self.client.version(peer) in (0, *range(FETCHES_VERSION, 256))
         return budget if is_known else None
 
-    def paid(self, answer: Answer, taken_bytes: int = 0) -> Answer:
-        """Correct the budget, of which so much was taken, by what was fetched for an answer."""
+    def paid(self, answer: Answer, payer: ByteBudget | None = None, taken_bytes: int = 0) -> Answer:
+        """Correct the budget, of which so much was taken, by what was fetched for an answer.
+
+        Without `payer` it is the budget of this thread's turn.
+        """
         fetched = answer.fetched_bytes if isinstance(answer, Data | NotCached) else 0
-        if fetched != taken_bytes and self.payer is not None:
-            budget = self.payer()
+        if fetched != taken_bytes:
+            budget = payer or self._budget()
             if budget is not None:
                 budget.charge(fetched - taken_bytes)
         return answer
+
+    def _budget(self) -> ByteBudget | None:
+        payer = current_turn().payer or self.payer
+        return None if payer is None else payer()

@@ -18,11 +18,12 @@ from typing import Protocol
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_id import ChunkId
+from chunkstore.stores.byte_budget import Payer
 from dieselfs.cache.membership.breakers import Breakers
 from dieselfs.cache.membership.placement import Placement, reachable
 from dieselfs.cache.membership.view_file import ViewFile
 from dieselfs.cache.node.task_folder import TaskFolder
-from dieselfs.cache.peers.paid_requests import PaidRequests, Payer
+from dieselfs.cache.peers.paid_requests import PaidRequests
 from dieselfs.cache.peers.routing import Role, Step, owner_of, steps
 from dieselfs.cache.ports.members import Member, MemberId, View, ViewBoard
 from dieselfs.cache.ports.runtime import Runtime

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chunkstore.stores.byte_budget import Payer
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import fetch_ahead
@@ -22,14 +23,22 @@ from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _MasterMemory:
     """The `PlannedMemory` of a master."""
 
     master: Master
+    payer: Payer | None = None
+    """What pays for the plans: that of the member which has told the last one."""
 
     def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
-        fetch_ahead(self.master, blocks)
+        fetch_ahead(self, blocks)
+
+    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
+        self.master.fetch(block, ahead=ahead, payer=self.payer)
+
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        self.master.prefetch(blocks, self.payer)
 
     def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
         self.master.set_quota(None, window_bytes)
@@ -43,8 +52,9 @@ class ClientPlans:
     """The prefetcher of a task's clients. Thread-safe."""
 
     def __init__(self, master: Master) -> None:
+        self._memory = _MasterMemory(master)
         self._prefetcher = Prefetcher(
-            _MasterMemory(master),
+            self._memory,
             lambda: master.agreed_bytes,
             lambda snapshot: ClientProgress(),
             lambda: master.quota_bytes,
@@ -52,12 +62,13 @@ class ClientPlans:
         self._snapshot: Snapshot | None = None
         self._lock = threading.Lock()
 
-    def follow(self, plan: Path) -> None:
-        """Prefetch for the plan's reader.
+    def follow(self, plan: Path, payer: Payer | None = None) -> None:
+        """Prefetch for the plan's reader, at the cost of `payer`; see `Master.fetch`.
 
         Raises `PlanTooLarge`, `SnapshotRefused` or `FileNotFoundError`.
         """
         file = open_plan(plan)
+        self._memory.payer = payer
         self._prefetcher.follow(AnnouncedPlan(file, self._snapshot_of(file.plan)))
 
     def statistics(self) -> PrefetchStatistics:

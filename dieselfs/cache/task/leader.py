@@ -18,6 +18,7 @@ from dieselfs.cache.node.budget import default_budget_bytes
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.master_server import Server
 from dieselfs.cache.node.task_folder import Leadership, TaskFolder, sweep
+from dieselfs.cache.ports.job_payers import JobPayers
 from dieselfs.cache.task.client_plans import ClientPlans
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class MemorySettings:
     """The time that a helper stays after its last member has left."""
     peers: PeerSettings | None = None
     """The node's settings for the task's peer cache; None if the task has none."""
+    job: str | None = None
+    """The job that pays for what this process asks for; None: nobody."""
+    payers: JobPayers | None = None
+    """The budgets of the members' jobs, if this process leads; None: all is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +88,10 @@ class Leader:
                 source,
                 budget_bytes,
                 settings.policy,
-                follow=lambda plan: plans.follow(plan),
+                follow=lambda plan, payer: plans.follow(plan, payer),
                 planned=lambda: plans.statistics(),
                 owns=None if shares is None else shares.owns,
+                payers=settings.payers,
             )
             plans = ClientPlans(master)
             peers = None

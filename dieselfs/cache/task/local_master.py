@@ -28,13 +28,17 @@ class LocalMaster(MemberPort):
     """
 
     def __init__(
-        self, leader: Leader, budget_bytes: int | None, exchange: Callable[[TaskMaster], None]
+        self,
+        leader: Leader,
+        budget_bytes: int | None,
+        exchange: Callable[[TaskMaster], None],
+        job: str | None = None,
     ) -> None:
         """Join the master. Raises `MasterGone`.
 
         `exchange` handles pending cache events and sends notices; any thread may call it.
         """
-        super().__init__(leader.master)
+        super().__init__(leader.master, job)
         self._peers, self._exchange = leader.peers, exchange
         self._evicted: deque[str] = deque()
         self.is_gone = False

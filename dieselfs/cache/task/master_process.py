@@ -137,10 +137,15 @@ def _lead(settings: MemorySettings, source: ChunkSource) -> int:
     if leader is None:
         _report(_LED)
         return 0
+    payers, master = settings.payers, leader.master
+    if payers is not None:
+        payers.keeps_memory(master.set_quota, lambda: master.statistics().cached_bytes)
     try:
         _report(_SERVING)
         leader.server.wait_until_left(settings.linger_s, _FIRST_MEMBER_S)
     finally:
+        if payers is not None:
+            payers.close()
         leader.end()
     return 0
 

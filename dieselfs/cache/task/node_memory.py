@@ -40,6 +40,7 @@ from chunkstore.chunk_source import (
 from dieselfs.cache.node.block_eviction import PolicyName
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock, blocks_of, is_whole
+from dieselfs.cache.ports.job_payers import JobPayers
 from dieselfs.cache.ports.master_port import fetch_ahead
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ports.shared_source import SharedSource
@@ -105,6 +106,8 @@ class NodeMemory:
         linger_s: float = LINGER_S,
         join: bool = True,
         peers: PeerSettings | None = None,
+        job: str | None = None,
+        payers: JobPayers | None = None,
     ) -> NodeMemory:
         """Become a member of the task or its leader; without `join`, when that is first needed.
 
@@ -114,8 +117,11 @@ class NodeMemory:
         `source`.
 
         `peers`: the leader takes part in the task's peer cache, through `source`, a `PeerSource`.
+
+        `job` pays for what this process asks for, and a leader has the budgets of all jobs in
+        `payers`.
         """
-        settings = MemorySettings(folder, budget_bytes, policy, linger_s, peers)
+        settings = MemorySettings(folder, budget_bytes, policy, linger_s, peers, job, payers)
         memory = cls(settings, source, lead)
         if join:
             memory.join()

@@ -27,6 +27,7 @@ from dieselfs.cache.wire.local_messages import (
     GetStatistics,
     GetTask,
     JoinAsMember,
+    JoinForJob,
     Message,
     OpenRequests,
     Prefetch,
@@ -68,8 +69,9 @@ class RemoteMaster:
         path: Path,
         budget_bytes: int | None = None,
         exchange: Callable[[TaskMaster], None] | None = None,
+        job: str | None = None,
     ) -> None:
-        """Join the master that listens at `path`. Raises `MasterGone`.
+        """Join the master that listens at `path`, as a member of a job. Raises `MasterGone`.
 
         `exchange` is called while a fetch waits and cache events are pending.
         """
@@ -78,7 +80,7 @@ class RemoteMaster:
         self._open: set[socket.socket] = set()
         self._idle: list[socket.socket] = []
         self.is_gone = False
-        self._events = self._open_connection(JoinAsMember(self._member, budget_bytes))
+        self._events = self._joined(budget_bytes, job)
         self._events.setblocking(True)
         packet_socket.limit_sends(self._events, ANSWER_TIMEOUT_S)
         self.pid, _ = packet_socket.peer(self._events)
@@ -253,6 +255,18 @@ class RemoteMaster:
             self._close_connection(connection)
             raise self._master_gone(error) from None
         return connection
+
+    def _joined(self, budget_bytes: int | None, job: str | None) -> socket.socket:
+        """Return the connection of a membership. A master of a former release knows no jobs."""
+        plain = JoinAsMember(self._member, budget_bytes)
+        if job is None:
+            return self._open_connection(plain)
+        try:
+            return self._open_connection(JoinForJob(self._member, budget_bytes, job))
+        except MasterGone:
+            found = self._open_connection(plain)
+            self.is_gone = False
+            return found
 
     def _close_connection(self, connection: socket.socket) -> None:
         self._open.discard(connection)

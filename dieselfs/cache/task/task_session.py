@@ -188,10 +188,10 @@ class TaskSession:
 
     def _join(self) -> TaskMaster:
         """Join the master of this process, or the one that listens at the task's socket."""
-        budget_bytes = self.settings.budget_bytes
+        budget_bytes, job = self.settings.budget_bytes, self.settings.job
         if self._leader is not None:
-            return LocalMaster(self._leader, budget_bytes, self._exchange)
-        return RemoteMaster(self.folder.socket_path, budget_bytes, self._exchange)
+            return LocalMaster(self._leader, budget_bytes, self._exchange, job)
+        return RemoteMaster(self.folder.socket_path, budget_bytes, self._exchange, job)
 
     def _ensure_master(self) -> None:
         """Lead or start a helper, if this process does that and no other one is doing it now."""

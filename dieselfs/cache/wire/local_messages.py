@@ -86,6 +86,15 @@ class JoinAsMember(Message, tag=0):
     """The budget that this member asks for; None: it asks for none."""
 
 
+class JoinForJob(Message, tag=21):
+    """The same, of a member whose job pays for what it asks for."""
+
+    member: Key
+    budget_bytes: Count | None
+    job: Text
+    """Empty for the partition of readers without a job."""
+
+
 class OpenRequests(Message, tag=1):
     """The first packet of a member's request connection. It is answered."""
 

@@ -116,9 +116,11 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         parts.callback(lambda: stack.close(shutdown.left_s))
         if jobs is not None and stack.recording is not None:
             jobs.tell(stack.recording)
-        allocation = stack.allocation
+        allocations = stack.allocations
+        assert allocations is not None
+        allocation = allocations.own
         assert allocation is not None
-        shutdown.when_begun(allocation.release)
+        shutdown.when_begun(allocations.release)
         memory = stack.open_memory(lead=True)
         parts.callback(lambda: memory.close(shutdown.left_s(CLOSE_S)))
         stack.warm_up(snapshot)
@@ -151,6 +153,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
                 jobs.begin(readers.followed, readers.bytes_read)
             progress = FollowedProgress(readers.followed, readers.bytes_read, readers.waited_s)
             allocation.reads(stored_bytes(snapshot), progress)
+            allocations.reads(stored_bytes(snapshot))
             allocation.begin()
 
         run_mount(

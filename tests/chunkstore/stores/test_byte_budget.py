@@ -18,6 +18,7 @@ from chunkstore.stores.byte_budget import (
     ByteBudget,
     ReadTurn,
     current_turn,
+    in_this_turn,
     reading,
 )
 from chunkstore.stores.forked_lock import ForkedLock
@@ -35,10 +36,14 @@ def budget_of(rate: float | None, clock: WaitingClock | SteppedClock) -> ByteBud
     return ByteBudget(rate, clock=clock, wait=clock.wait)
 
 
-def taking(budget: ByteBudget, size: int, turn: ReadTurn) -> Callable[[], None]:
+def taking(
+    budget: ByteBudget, size: int, turn: ReadTurn, paid: list[ByteBudget | None] | None = None
+) -> Callable[[], None]:
     def take() -> None:
         with reading(turn):
-            budget.take(size)
+            payer = budget.take(size)
+        if paid is not None:
+            paid.append(payer)
 
     return take
 
@@ -204,6 +209,88 @@ class TestLines:
         assert not current_turn().ahead
 
 
+class TestTwoJobsThatWaitForOneRead:
+    """The first budget that lets it pass pays, and the other one pays nothing."""
+
+    def two(self, clock: SteppedClock) -> tuple[ByteBudget, ByteBudget]:
+        poor, rich = budget_of(1000, clock), budget_of(100_000, clock)
+        poor.take(100_000)  # 100 s
+        rich.take(100_000)  # 1 s
+        return poor, rich
+
+    def test_a_richer_job_pays(self) -> None:
+        clock, takers = SteppedClock(), Takers()
+        poor, rich = self.two(clock)
+        turn, paid = ReadTurn(), list[ByteBudget | None]()
+        takers.start("a", taking(poor, 1000, turn, paid))
+        eventually(lambda: poor.statistics().waiting == 1)
+        turn.join(rich, ahead=False)
+        eventually(lambda: rich.statistics().waiting == 1)
+        clock.move_to(0.99)
+        assert not takers.passed
+        clock.move_to(1.0)
+        takers.have_passed("a")
+        takers.join()
+        assert paid == [rich]
+        used = [each.statistics().used_bytes for each in (poor, rich)]
+        assert used == [100_000, 101_000]
+        assert poor.statistics().waiting == rich.statistics().waiting == 0
+
+    def test_a_poorer_one_does_not(self) -> None:
+        clock, takers = SteppedClock(), Takers()
+        poor, rich = self.two(clock)
+        turn, paid = ReadTurn(), list[ByteBudget | None]()
+        turn.join(poor, ahead=False)  # before it waits
+        takers.start("a", taking(rich, 1000, turn, paid))
+        eventually(lambda: poor.statistics().waiting == 1)
+        clock.move_to(1.0)
+        takers.have_passed("a")
+        takers.join()
+        assert paid == [rich]
+        assert poor.statistics().used_bytes == 100_000
+
+    def test_a_job_that_pays_nothing_lets_it_pass_at_once(self) -> None:
+        clock, takers = SteppedClock(), Takers()
+        poor, _ = self.two(clock)
+        turn, paid = ReadTurn(), list[ByteBudget | None]()
+        takers.start("a", taking(poor, 1000, turn, paid))
+        eventually(lambda: poor.statistics().waiting == 1)
+        turn.join(None, ahead=True)
+        takers.join()
+        assert paid == [None]
+        assert poor.statistics().used_bytes == 100_000
+
+    def test_a_job_that_fetches_ahead_waits_behind_its_own_readers(self) -> None:
+        clock, takers = SteppedClock(), Takers()
+        poor, rich = self.two(clock)
+        turn, paid = ReadTurn(), list[ByteBudget | None]()
+        takers.start("a", taking(poor, 1000, turn, paid))
+        turn.join(rich, ahead=True)
+        eventually(lambda: rich.statistics().waiting == 1)
+        takers.start("reader", taking(rich, 100_000, ReadTurn(), paid))
+        eventually(lambda: rich.statistics().waiting == 2)
+        clock.move_to(1.0)
+        takers.have_passed("reader")
+        turn.join(rich, ahead=False)
+        turn.join(rich, ahead=True)  # it stays a reader's
+        clock.move_to(2.0)
+        takers.have_passed("reader", "a")
+        takers.join()
+
+    def test_threads_of_a_read_have_its_turn(self) -> None:
+        turn, seen = ReadTurn(ahead=True), list[ReadTurn]()
+
+        def look() -> None:
+            seen.append(current_turn())
+
+        assert in_this_turn(look) is look
+        with reading(turn):
+            turned = in_this_turn(look)
+        turned()
+        assert seen == [turn]
+        assert current_turn() is not turn
+
+
 class TestStatistics:
     def test_seconds_of_readers_and_of_reads_ahead(self) -> None:
         clock, takers = SteppedClock(), Takers()
@@ -259,7 +346,7 @@ class TestForked:
     def test_the_parent_changes_the_rate_under_a_waiting_child(self) -> None:
         budget = ByteBudget(1)
         budget.take(1 << 40)
-        child = fork(lambda: budget.take(1))
+        child = fork(taking(budget, 1, ReadTurn()))
         eventually(lambda: budget.statistics().bound_s > 0)
         assert budget.statistics().waiting == 0  # of this process
         budget.set_rate(None)
@@ -268,7 +355,7 @@ class TestForked:
 
     def test_what_a_child_counts_without_a_limit_is_told(self) -> None:
         budget = ByteBudget()
-        ended(fork(lambda: budget.take(1000)))
+        ended(fork(taking(budget, 1000, ReadTurn())))
         budget.take(1)
         assert budget.statistics().used_bytes == 1001
 

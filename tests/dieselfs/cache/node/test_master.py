@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
-from chunkstore.stores.byte_budget import ReadTurn, current_turn
+from chunkstore.stores.byte_budget import ByteBudget, Payer, ReadTurn, current_turn
 from dieselfs.cache.node import budget, master
 from dieselfs.cache.node.accounting import PATIENCE_S
 from dieselfs.cache.node.block_eviction import PolicyName
@@ -25,6 +26,7 @@ from dieselfs.cache.node.chunk_files import map_block
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.job_payers import pays_nothing
 from dieselfs.cache.ports.master_port import MasterPort
 from dieselfs.errors import CacheFull, MasterGone, NotYetSupported
 from tests.dieselfs.cache.made_up_source import MadeUpSource, block_of, content_of
@@ -520,7 +522,7 @@ def test_what_fails_in_the_background_is_left_to_its_reader(
 
 def test_plans_are_handed_on(made: Made, tmp_path: Path) -> None:
     followed: list[Path] = []
-    made(follow=followed.append).member().follow(tmp_path)
+    made(follow=lambda plan, payer: followed.append(plan)).member().follow(tmp_path)
     assert followed == [tmp_path]
     with pytest.raises(NotYetSupported):
         made().follow(tmp_path)
@@ -785,3 +787,104 @@ def test_what_is_known_under_lru_is_known_again_without_a_quota(made: Made) -> N
         of.fetch(block_of(number))
     assert of.is_cached(block_of(3))
     assert of.statistics().cached_bytes == 3000
+
+
+# Members of several jobs
+
+
+class Jobs:
+    """Budgets of jobs that are there from the beginning."""
+
+    def __init__(self, **rates: float | None) -> None:
+        self.of = {name: ByteBudget(rate) for name, rate in rates.items()}
+        self.members: list[str | None] = []
+
+    def join(self, job: str | None) -> Payer:
+        self.members.append(job)
+        return pays_nothing if job is None else partial(self.of.__getitem__, job)
+
+    def leave(self, job: str | None) -> None:
+        self.members.remove(job)
+
+    def keeps_memory(self, set_quota: object, held_bytes: object) -> None:
+        raise NotImplementedError
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        for budget in self.of.values():
+            budget.close()
+
+    def used(self) -> dict[str, int]:
+        return {name: budget.statistics().used_bytes for name, budget in self.of.items()}
+
+    def waiting(self) -> dict[str, int]:
+        return {name: budget.statistics().waiting for name, budget in self.of.items()}
+
+
+def paid(chunk: ChunkRef) -> None:
+    """Take the chunk's bytes, as a `BudgetedStore` does."""
+    payer = current_turn().payer
+    budget = None if payer is None else payer()
+    if budget is not None:
+        budget.take(chunk.payload_bytes)
+
+
+def test_a_member_pays_for_what_it_asks_for_first(made: Made) -> None:
+    jobs = Jobs(one=None, two=None)
+    of = made(MadeUpSource(paid), payers=jobs)
+    one, two, free = of.member("one"), of.member("two"), of.member()
+    one.fetch(block_of(1))
+    two.fetch(block_of(1))
+    two.fetch(block_of(2), ahead=True)
+    free.fetch(block_of(3))
+    one.prefetch([block_of(4), block_of(5)])
+    eventually(lambda: of.statistics().fetches == 5)
+    assert jobs.used() == {"one": 3000, "two": 1000}
+    for member in (one, two, free):
+        member.close()
+    assert jobs.members == []
+
+
+def test_who_waits_for_a_poorer_jobs_fetch_pays_for_it(made: Made) -> None:
+    jobs = Jobs(poor=1, rich=None)
+    jobs.of["poor"].take(1 << 30)  # for 34 years
+    of = made(MadeUpSource(paid), payers=jobs)
+    poor, rich = of.member("poor"), of.member("rich")
+    with ThreadPoolExecutor(4) as pool:
+        poors = [pool.submit(poor.fetch, block_of(number), ahead=True) for number in (1, 2)]
+        eventually(lambda: jobs.waiting() == {"poor": 2, "rich": 0})
+        rich.fetch(block_of(2))
+        poors[1].result(DEADLINE_S)
+        assert not poors[0].done()
+        assert jobs.used() == {"poor": 1 << 30, "rich": 1000}
+        jobs.close()
+        poors[0].result(DEADLINE_S)
+
+
+def test_who_waits_for_a_richer_jobs_fetch_pays_nothing(made: Made) -> None:
+    jobs = Jobs(poor=1, rich=1)
+    jobs.of["poor"].take(1 << 30)
+    jobs.of["rich"].take(1 << 30)
+    of = made(MadeUpSource(paid), payers=jobs)
+    poor, rich = of.member("poor"), of.member("rich")
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(rich.fetch, block_of(1)), pool.submit(poor.fetch, block_of(1))]
+        eventually(lambda: jobs.waiting() == {"poor": 1, "rich": 1})
+        jobs.of["rich"].set_rate(None)
+        for each in asked:
+            each.result(DEADLINE_S)
+    assert jobs.used() == {"poor": 1 << 30, "rich": (1 << 30) + 1000}
+
+
+def test_the_end_of_a_master_ends_those_who_wait_for_a_budget(made: Made) -> None:
+    jobs = Jobs(poor=1)
+    jobs.of["poor"].take(1 << 30)
+    of = made(MadeUpSource(paid), payers=jobs)
+    ports = [of.member("poor") for _ in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(port.fetch, block_of(1)) for port in ports]
+        eventually(lambda: jobs.waiting() == {"poor": 1})
+        eventually(lambda: of.statistics().misses == 2)
+        jobs.close()
+        of.close()
+        for each in asked:
+            assert isinstance(each.exception(DEADLINE_S), MasterGone | type(None))

@@ -122,7 +122,7 @@ def test_a_node_of_an_earlier_version_fetches_free_and_is_not_waited_for() -> No
 
 def test_a_failed_answer_costs_nothing_and_one_that_never_comes_does() -> None:
     reader = Reader(ScriptedNode())
-    reader.paid.paid(Failed("the store does not answer"), 0)
+    reader.paid.paid(Failed("the store does not answer"))
     assert reader.used_bytes == 0
     reader.node.fails = True
     with pytest.raises(PeerFailed):

@@ -51,6 +51,7 @@ NAMES = (WHOLE.name, PART.name)
     [
         local_messages.JoinAsMember(b"m" * 16, None),
         local_messages.JoinAsMember(b"m" * 16, 1 << 40),
+        local_messages.JoinForJob(b"m" * 16, None, ""),
         local_messages.OpenRequests(b"m" * 16),
         local_messages.Mapped(NAMES),
         local_messages.Unmapped((PART.name,) * MAX_NAMES),
@@ -253,6 +254,7 @@ SMALL = CacheBlock(replace(WHOLE.chunk, payload_bytes=1 << 22))
 GOLDEN_MESSAGES = [
     local_messages.JoinAsMember(b"m" * 16, None),
     local_messages.JoinAsMember(b"m" * 16, 1 << 40),
+    local_messages.JoinForJob(b"m" * 16, None, "resnet"),
     local_messages.OpenRequests(b"m" * 16),
     local_messages.Mapped(NAMES),
     local_messages.Unmapped(()),

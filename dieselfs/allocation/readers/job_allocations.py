@@ -1,0 +1,144 @@
+"""The allocations of all jobs for which one process fetches a dataset.
+
+A process reads for a job of its own. If it leads a task whose members are of other jobs, or serves
+readers of several, it fetches for those too. Each such job has a reader of its own here, with a
+byte budget and a lease, so the job's readers elsewhere divide its remote IO with this one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.stores.byte_budget import ByteBudget, Payer
+from dieselfs.allocation.readers.allocation_settings import AllocationSettings
+from dieselfs.allocation.readers.reader_allocation import CLOSE_S, Quotas, ReaderAllocation
+from dieselfs.cache.ports.job_payers import pays_nothing
+
+
+class JobAllocations:
+    """The allocations. Implements `JobPayers`; pickles to its arguments, as other readers."""
+
+    def __init__(
+        self, settings: AllocationSettings, dataset: DatasetRef, *, has_tier: bool = False
+    ) -> None:
+        """Create them for a process that has these settings itself. Costs nothing.
+
+        With `has_tier` an SSD tier keeps the dataset's quota, and node memory none of it.
+        """
+        self._settings, self._dataset, self._has_tier = settings, dataset, has_tier
+        self.own = ReaderAllocation(settings, dataset) if settings.is_asked else None
+        """The allocation of the process's own job; None: it has none, and takes what it gets."""
+        self._others: dict[str, ReaderAllocation] = {}
+        self._members: dict[str, int] = {}
+        self._dataset_bytes = 0
+        self._held_bytes: Callable[[], int] | None = None
+        self._keepers: list[Callable[[Quotas], object]] = []
+        self._lock: threading.Lock
+        renew_now_and_after_fork(self)
+
+    def renew(self) -> None:
+        """Start with a free lock in a forked child."""
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _allocations, (self._settings, self._dataset, self._has_tier)
+
+    def payer(self) -> ByteBudget | None:
+        """Return the budget of the process's own job; None: it pays nothing."""
+        return None if self.own is None else self.own.payer()
+
+    def join(self, job: str | None) -> Payer:
+        """See `JobPayers`."""
+        if job is None:
+            return pays_nothing
+        if self.own is not None and job == self._settings.job:
+            return self.own.payer
+        with self._lock:
+            found = self._others.get(job)
+            if found is None:
+                found = self._others[job] = self._made(job)
+            self._members[job] = self._members.get(job, 0) + 1
+        found.begin()
+        return found.payer
+
+    def leave(self, job: str | None) -> None:
+        """See `JobPayers`."""
+        with self._lock:
+            if job is None or job not in self._members:
+                return
+            self._members[job] -= 1
+            if self._members[job]:
+                return
+            del self._members[job]
+            ended = self._others.pop(job)
+        ended.close(0.0)
+
+    def reads(self, dataset_bytes: int) -> None:
+        """Report how large the dataset is, for the other jobs."""
+        with self._lock:
+            self._dataset_bytes = dataset_bytes
+            for each in self._others.values():
+                each.reads(dataset_bytes)
+
+    def caches(self, held_bytes: Callable[[], int]) -> None:
+        """Report how much of the dataset is cached here."""
+        with self._lock:
+            self._held_bytes = held_bytes
+            for each in self._all():
+                each.caches(held_bytes)
+
+    def keeps(self, keep: Callable[[Quotas], object]) -> None:
+        """Tell `keep` the quotas of all datasets when they are known, and when they change."""
+        with self._lock:
+            self._keepers.append(keep)
+            found = self._all()
+        for each in found:
+            each.keeps(keep)
+
+    def keeps_memory(
+        self, set_quota: Callable[[int | None], None], held_bytes: Callable[[], int]
+    ) -> None:
+        """See `JobPayers`. Behind a tier node memory has what plans need alone."""
+
+        def keep(quotas: Quotas) -> None:
+            quota = quotas.get(self._dataset.id)
+            set_quota(0 if self._has_tier and quota is not None else quota)
+
+        if not self._has_tier:
+            self.caches(held_bytes)
+        self.keeps(keep)
+
+    def release(self) -> None:
+        """Let all reads through from now on, because the process ends."""
+        for each in self._all():
+            each.release()
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """See `JobPayers`."""
+        for each in self._all()[1:]:
+            each.close(0.0)
+        for each in self._all():
+            each.close(timeout_s)
+
+    def _all(self) -> list[ReaderAllocation]:
+        own = [] if self.own is None else [self.own]
+        return [*own, *self._others.values()]
+
+    def _made(self, job: str) -> ReaderAllocation:
+        made = ReaderAllocation(AllocationSettings(job, self._settings.index_url), self._dataset)
+        made.reads(self._dataset_bytes)
+        if self._held_bytes is not None:
+            made.caches(self._held_bytes)
+        for keep in self._keepers:
+            made.keeps(keep)
+        return made
+
+
+def _allocations(
+    settings: AllocationSettings, dataset: DatasetRef, has_tier: bool
+) -> JobAllocations:
+    return JobAllocations(settings, dataset, has_tier=has_tier)
