@@ -26,16 +26,6 @@ def node(dlcmd: Dlcmd, pictures: Path, tmp_path: Path) -> Iterator[NodeHere]:
 
 
 @pytest.fixture
-def photographs(dlcmd: Dlcmd, pictures: Path) -> Path:
-    """The dataset `pets` with larger files, in chunks of 1 MiB: progress shows by some MiB."""
-    for file in pictures.rglob("*.jpg"):
-        file.write_bytes(os.urandom(200_000))
-    assert dlcmd("put", f"{pictures}/", "pets", "-j", "1", "--chunk-size", "1MiB").code == 0
-    assert dlcmd("snapshot", "create", "pets").code == 0
-    return pictures
-
-
-@pytest.fixture
 def directory(node: NodeHere) -> FolderDirectory:
     return FolderDirectory(node.memory / f"dieselfs-allocations-{os.geteuid()}")
 

@@ -1,0 +1,97 @@
+"""Jobs that share a node's memory and its master: each pays for what it asked for first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S
+from dieselfs.allocation.directory.folder import FolderDirectory
+from tests.dieselfs.cli.conftest import Dlcmd
+from tests.dieselfs.cli.nodes_here import NodeHere, nodes_here
+from tests.eventually import eventually, scaled_by_load
+
+pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def node(dlcmd: Dlcmd, photographs: Path, tmp_path: Path) -> Iterator[NodeHere]:
+    with nodes_here(dlcmd, tmp_path, 1) as [made]:
+        yield made
+
+
+@pytest.fixture
+def directory(node: NodeHere) -> FolderDirectory:
+    return FolderDirectory(node.memory / f"dieselfs-allocations-{os.geteuid()}")
+
+
+def allocation(node: NodeHere) -> dict[str, Any]:
+    return dict(node.statistics()["allocation"])
+
+
+def read_all(node: NodeHere, pictures: Path) -> None:
+    for source in sorted(pictures.rglob("*.jpg")):
+        shown = node.mountpoint / source.relative_to(pictures)
+        assert shown.read_bytes() == source.read_bytes()
+
+
+@pytest.fixture
+def both(node: NodeHere, directory: FolderDirectory, tmp_path: Path) -> Iterator[list[NodeHere]]:
+    """A mount of a poor job, whose server leads the task, and one of a job without a limit."""
+    rich = replace(node, mountpoint=tmp_path / "rich")
+    rich.mountpoint.mkdir()
+    directory.allocate_remote_io("poor", 0, origin="hand")
+    directory.allocate_remote_io("rich", 1e9, origin="hand")
+    node.mount("--job", "poor")
+    rich.mount("--job", "rich")
+    try:
+        eventually(lambda: allocation(node)["allowed_bytes_per_s"] == FLOOR_BYTES_PER_S, "a rate")
+        # The other part is that of the reader that fetches for it in the master's process.
+        eventually(lambda: (allocation(rich)["allowed_bytes_per_s"] or 0) > 1e8, "a rate")
+        yield [node, rich]
+    finally:
+        rich("umount", "--lazy", rich.mountpoint)
+
+
+def test_a_rich_job_does_not_wait_at_the_pace_of_a_poor_one(
+    both: list[NodeHere], directory: FolderDirectory, photographs: Path
+) -> None:
+    poor, rich = both
+    files = sorted(photographs.rglob("*.jpg"))
+    readers = [
+        threading.Thread(
+            target=(poor.mountpoint / file.relative_to(photographs)).read_bytes, daemon=True
+        )
+        for file in files[::20]
+    ]
+    for reader in readers:
+        reader.start()
+    eventually(lambda: allocation(poor)["waiting"] >= 3, "readers of the poor job that wait")
+    began = time.monotonic()
+    read_all(rich, photographs)
+    took_s = time.monotonic() - began
+    # 32 MB are 122 s of the poor job's rate.
+    assert took_s < scaled_by_load(20)
+    for reader in readers:
+        reader.join(scaled_by_load(20))
+        assert not reader.is_alive()
+    paid = allocation(poor)["used_bytes"]
+    # Its burst, what it waited for, and the chunk that passed last.
+    elapsed_s = time.monotonic() - began + 20
+    assert paid <= FLOOR_BYTES_PER_S * elapsed_s + 2 * MIB
+    eventually(
+        lambda: sum(each.used_bytes_per_s for each in directory.leases() if each.job == "rich")
+        > 1e6,
+        "what the rich job has paid",
+    )
+    leases = [lease for lease in directory.leases() if lease.job == "rich"]
+    assert len(leases) == 2  # its own, and that of the master's process
+    assert all(lease.dataset_bytes > 30 * MIB for lease in leases)
