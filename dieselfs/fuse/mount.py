@@ -48,7 +48,7 @@ from dieselfs.fuse.pages.page_statistics import (
     PageCacheStatistics,
     PlannedPagesStatistics,
 )
-from dieselfs.fuse.requests.file_reader import CachedSource, FileReader
+from dieselfs.fuse.requests.file_reader import CachedSource, FileReader, PayerOf
 from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.requests.read_failures import path_of_file
 from dieselfs.fuse.supervision.shutdown import Shutdown
@@ -108,12 +108,14 @@ def run_mount(
     shutdown: Shutdown,
     whereabouts: Callable[[FileExtent], Any] | None = None,
     begin: Callable[[MountReaders], None] | None = None,
+    payer_of: PayerOf | None = None,
 ) -> None:
     """Serve until the mount ends, or another server takes over.
 
     Call it from the main thread, which gets the signals. `snapshot` and `source` stay the caller's,
     to close afterwards; `shutdown` bounds the time for that. `whereabouts` answers `dlcmd why`.
-    `begin` is called before the first read, to publish what is read. Raises `MountError` if the
+    `begin` is called before the first read, to publish what is read. `payer_of` says what pays for
+    a caller's misses; None: the mount's own job. Raises `MountError` if the
     mount cannot be made, and `PlanTooLarge` if its memory is too small for the order that will be
     read.
     """
@@ -123,7 +125,7 @@ def run_mount(
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
         log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
-    server = _Server(snapshot, source, options, handed, observed, shutdown, whereabouts)
+    server = _Server(snapshot, source, options, handed, observed, shutdown, whereabouts, payer_of)
     if begin is not None:
         begin(server.readers())
     server.run()
@@ -141,6 +143,7 @@ class _Server:
         observed: Observed,
         shutdown: Shutdown,
         whereabouts: Callable[[FileExtent], Any] | None,
+        payer_of: PayerOf | None,
     ) -> None:
         self._whereabouts = whereabouts
         self._snapshot, self._source, self._options = snapshot, source, options
@@ -155,7 +158,8 @@ class _Server:
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reads = PendingReads()
         self._reader = FileReader(
-            source, self._reads, self._is_prefetching, partial(path_of_file, snapshot)
+            *(source, self._reads, self._is_prefetching, partial(path_of_file, snapshot)),
+            payer_of=payer_of,
         )
         self._pages = PageCache(snapshot, source, self._mountpoint, options.prefill_bytes)
         self._foreign_plans = ForeignPlans(snapshot) if options.foreign_plans else None

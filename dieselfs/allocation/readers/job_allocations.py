@@ -51,8 +51,8 @@ class JobAllocations:
         """Return the budget of the process's own job; None: it pays nothing."""
         return None if self.own is None else self.own.payer()
 
-    def join(self, job: str | None) -> Payer:
-        """See `JobPayers`."""
+    def join(self, job: str | None, *, measured: bool = False) -> Payer:
+        """See `JobPayers`. `measured`: what it fetches here is its speed, as nothing else says."""
         if job is None:
             return pays_nothing
         if self.own is not None and job == self._settings.job:
@@ -62,6 +62,8 @@ class JobAllocations:
             if found is None:
                 found = self._others[job] = self._made(job)
             self._members[job] = self._members.get(job, 0) + 1
+            if measured:
+                found.measures_fetches()
         found.begin()
         return found.payer
 

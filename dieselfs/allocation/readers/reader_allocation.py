@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, ByteBudget
+from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, BudgetStatistics, ByteBudget
 from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, IoDecision
 from dieselfs.allocation.directory.directories import allocation_directory
 from dieselfs.allocation.directory.port import AllocationDirectory, Beat
@@ -138,7 +138,11 @@ class ReaderAllocation:
 
     def reads(self, dataset_bytes: int, progress: Callable[[], Progress] | None = None) -> None:
         """Report how large the dataset is, and this progress, if it is known here."""
-        self._dataset_bytes, self._progress = dataset_bytes, progress
+        self._dataset_bytes, self._progress = dataset_bytes, progress or self._progress
+
+    def measures_fetches(self) -> None:
+        """Report what is fetched as what is read, where nothing else says how far readers are."""
+        self._progress = self._fetched
 
     def caches(
         self, held_bytes: Callable[[], int], region_bytes: Callable[[], int] = lambda: 0
@@ -295,6 +299,10 @@ class ReaderAllocation:
             self._samples.append((now, found.used_bytes, found.waited_s))
             while now - self._samples[0][0] > _WINDOW_S:
                 self._samples.popleft()
+
+    def _fetched(self) -> Progress:
+        found = BudgetStatistics() if self._budget is None else self._budget.statistics()
+        return Progress(None, found.used_bytes, found.waited_s)
 
     def _used(self) -> tuple[float, float]:
         """Return the bytes a second that were used, and the share of the time spent waiting."""

@@ -10,6 +10,13 @@ from dieselfs.errors import UsageError
 
 MAX_JOB_BYTES: Final = 128
 SLURM_VARIABLE: Final = "SLURM_JOB_ID"
+CALLERS: Final = "callers"
+"""The name that stands for the jobs of those who read through a mount."""
+
+
+def names_callers(given: str | None, configured: Setting | None) -> bool:
+    """Return whether a mount's misses are paid for by the jobs of its callers."""
+    return (configured.value if given is None and configured is not None else given) == CALLERS
 
 
 def job_name(
@@ -19,17 +26,19 @@ def job_name(
 
     "" stands for a reader without a name. Raises `UsageError` for a name that cannot be one.
     """
+    if names_callers(given, configured):  # what no caller asks for is the mount's own
+        given = configured = None
     if given is not None:
         return checked_job(given, "--job")
     if configured is not None:
         return checked_job(configured.value, configured.origin)
     slurm = environment.get(SLURM_VARIABLE, "")
-    return slurm if slurm and _is_name(slurm) else task or ""
+    return slurm if slurm and is_job_name(slurm) else task or ""
 
 
 def checked_job(name: str, origin: str) -> str:
     """Return the name; raise `UsageError` if it cannot be one."""
-    if not _is_name(name):
+    if not is_job_name(name):
         raise UsageError(
             f"{origin}: {name!r} is not a name for a job",
             f"use 1 to {MAX_JOB_BYTES} bytes of printable text",
@@ -37,6 +46,7 @@ def checked_job(name: str, origin: str) -> str:
     return name
 
 
-def _is_name(text: str) -> bool:
+def is_job_name(text: str) -> bool:
+    """Return whether a job may have this name."""
     is_short = len(text.encode(errors="surrogateescape")) <= MAX_JOB_BYTES
     return bool(text.strip()) and text.isprintable() and is_short

@@ -126,8 +126,9 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     "--job",
     metavar="NAME",
     help=(
-        "The training run that reads here, by which cache policies know it (default: the job id "
-        "of Slurm, or else --task)."
+        "The training run that reads here, by which cache policies know it and remote IO is "
+        "allocated (default: the job id of Slurm, or else --task); 'callers': the jobs of the "
+        "processes that read."
     ),
 )
 @click.option(

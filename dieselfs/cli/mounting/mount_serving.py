@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dieselfs.cache.jobs.job_name import names_callers
 from dieselfs.cli.command import log_to_stderr
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.fuse.starting.mount_request import (
@@ -34,6 +35,9 @@ from dieselfs.fuse.starting.mount_settings import (
 )
 
 if TYPE_CHECKING:
+    from dieselfs.allocation.readers.caller_jobs import CallerJobs
+    from dieselfs.allocation.readers.job_allocations import JobAllocations
+    from dieselfs.allocation.readers.observed import Progress
     from dieselfs.cache.jobs.reader_jobs import ReaderJobs
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.fuse.mount import MountReaders
@@ -148,17 +152,38 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             "allocation": allocation.statistics,
         }
 
+        callers = _callers(context, request, allocations)
+
         def begin(readers: MountReaders) -> None:
             if jobs is not None:
                 jobs.begin(readers.followed, readers.bytes_read)
-            progress = FollowedProgress(readers.followed, readers.bytes_read, readers.waited_s)
+            followed = FollowedProgress(readers.followed, readers.bytes_read, readers.waited_s)
+
+            def progress() -> Progress:
+                if callers is not None:
+                    callers.sweep()
+                return followed()
+
             allocation.reads(stored_bytes(snapshot), progress)
             allocations.reads(stored_bytes(snapshot))
             allocation.begin()
 
         run_mount(
-            *(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts), begin=begin
+            *(snapshot, memory, options, handed, observed, shutdown, stack.whereabouts),
+            begin=begin,
+            payer_of=None if callers is None else callers.payer,
         )
+
+
+def _callers(
+    context: CommandContext, request: MountRequest, allocations: JobAllocations
+) -> CallerJobs | None:
+    """Return the jobs of those who read through the mount; None: it has one job itself."""
+    if not names_callers(request.job, context.config.job):
+        return None
+    from dieselfs.allocation.readers.caller_jobs import CallerJobs
+
+    return CallerJobs(allocations)
 
 
 def _jobs(

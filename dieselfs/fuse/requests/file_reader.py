@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
+from chunkstore.stores.byte_budget import Payer, ReadTurn, reading
 from dieselfs.cache.ports.block import is_whole
 from dieselfs.fuse.requests.kernel_connection import Answer, Part, Pending
 from dieselfs.fuse.requests.pending_reads import PendingReads
@@ -66,6 +67,8 @@ class FileRange(NamedTuple):
 
 Wanted: TypeAlias = FileRange | bytes | memoryview
 """A range to read, or known bytes, such as the zeros between two files of the blob."""
+PayerOf: TypeAlias = Callable[[int], "Payer | None"]
+"""A function that returns what pays for a thread's misses; None: what pays for the mount's own."""
 Reply: TypeAlias = Callable[[Sequence[Part] | int], object]
 """A function that sends a late answer: parts, or an errno."""
 
@@ -106,8 +109,10 @@ class FileReader:
         path_of: PathOf = lambda file: None,
         *,
         now: Callable[[], float] = time.monotonic,
+        payer_of: PayerOf | None = None,
     ) -> None:
-        """`path_of` is used for messages alone."""
+        """`path_of` is used for messages alone. `payer_of` says what pays for a caller's misses."""
+        self._payer_of = payer_of
         self._source, self._pending = source, pending
         self.failures = ReadFailures(path_of)
         self._is_prefetching, self._now = is_prefetching, now
@@ -124,20 +129,29 @@ class FileReader:
         counts = self._bytes_read, self._thread_reads, pending.waits, pending.waited_s
         return ReaderStatistics(*counts, self._past_end, self._refused, self.failures.kinds())
 
-    def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
+    def answer(
+        self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-", caller: int = 0
+    ) -> Answer:
         """Answer one READ: all its parts if they are in memory, else `Pending`.
 
         The work of a pending READ calls `reply`. Never blocks and never raises: an error becomes an
         errno, and a line in the log about the file, or about `subject` if its path is not known.
+        `caller` is the thread that reads; 0: the kernel.
         """
         try:
             parts = self.peek_all(wanted)
         except Exception as error:
             return self.failures.errno(_first_file(wanted), subject, error)
-        return parts if parts is not None else self._later(wanted, reply, subject)
+        return parts if parts is not None else self._later(wanted, reply, subject, caller)
 
     def answer_file(
-        self, file: FileExtent, start: int, size: int, reply: Reply, subject: object = "-"
+        self,
+        file: FileExtent,
+        start: int,
+        size: int,
+        reply: Reply,
+        subject: object = "-",
+        caller: int = 0,
     ) -> Answer:
         """Answer a READ of one file: bytes [start, start + size), as far as the file reaches.
 
@@ -154,7 +168,7 @@ class FileReader:
             return self.failures.errno(file, subject, error)
         if data is not None:
             return [data]
-        return self._later([FileRange(file, start, length)], reply, subject)
+        return self._later([FileRange(file, start, length)], reply, subject, caller)
 
     def peek(self, file: FileExtent, start: int, length: int) -> Part | None:
         """Return the bytes of a range inside the file if they are in memory, else None.
@@ -208,10 +222,21 @@ class FileReader:
             self._bytes_read += total
         return parts
 
-    def _later(self, wanted: Sequence[Wanted], reply: Reply, subject: object) -> Answer:
+    def _later(
+        self, wanted: Sequence[Wanted], reply: Reply, subject: object, caller: int
+    ) -> Answer:
         with self._lock:
             self._thread_reads += 1
-        work = self._pending.submit(lambda: reply(self._late_answer(wanted, subject)))
+        if self._payer_of is None:
+            work = self._pending.submit(lambda: reply(self._late_answer(wanted, subject)))
+        else:
+            payer_of = self._payer_of
+
+            def paid() -> None:
+                with reading(ReadTurn(payer=payer_of(caller))):
+                    reply(self._late_answer(wanted, subject))
+
+            work = self._pending.submit(paid)
         return Pending(work)
 
     def _late_answer(self, wanted: Sequence[Wanted], subject: object) -> Sequence[Part] | int:

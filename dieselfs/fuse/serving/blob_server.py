@@ -128,7 +128,7 @@ class BlobServer:
             self._note_read(first, thread)
 
         wanted = self._ranges.files(device, start, end)
-        return self._reader.answer(wanted, reply, f"blob{device}@{start}")
+        return self._reader.answer(wanted, reply, f"blob{device}@{start}", thread)
 
     def note_end(self) -> None:
         """Note that EROFS is gone.

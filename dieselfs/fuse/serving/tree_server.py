@@ -149,7 +149,8 @@ class TreeServer:
             self._reader.note_refused()
             return self._reader.failures.errno(None, self._subject(inode), error)
         return self._reader.answer_file(
-            file, start, size, lambda answer: self._connection.reply(unique, answer), inode
+            *(file, start, size, lambda answer: self._connection.reply(unique, answer)),
+            *(inode, request.pid),
         )
 
     def _subject(self, inode: int) -> str:
@@ -168,7 +169,8 @@ class TreeServer:
         if not 1 <= file.length <= MAX_TARGET_BYTES:
             raise SnapshotRefused(f"the link of inode {inode} has {file.length} bytes: damaged")
         return self._reader.answer_file(
-            file, 0, file.length, lambda answer: self._connection.reply(unique, answer), inode
+            *(file, 0, file.length, lambda answer: self._connection.reply(unique, answer)),
+            *(inode, request.pid),
         )
 
     def _extent(self, inode: int) -> FileExtent:

@@ -810,22 +810,22 @@ class Jobs:
         raise NotImplementedError
 
     def close(self, timeout_s: float = 0.0) -> None:
-        for budget in self.of.values():
-            budget.close()
+        for each in self.of.values():
+            each.close()
 
     def used(self) -> dict[str, int]:
-        return {name: budget.statistics().used_bytes for name, budget in self.of.items()}
+        return {name: each.statistics().used_bytes for name, each in self.of.items()}
 
     def waiting(self) -> dict[str, int]:
-        return {name: budget.statistics().waiting for name, budget in self.of.items()}
+        return {name: each.statistics().waiting for name, each in self.of.items()}
 
 
 def paid(chunk: ChunkRef) -> None:
     """Take the chunk's bytes, as a `BudgetedStore` does."""
     payer = current_turn().payer
-    budget = None if payer is None else payer()
-    if budget is not None:
-        budget.take(chunk.payload_bytes)
+    found = None if payer is None else payer()
+    if found is not None:
+        found.take(chunk.payload_bytes)
 
 
 def test_a_member_pays_for_what_it_asks_for_first(made: Made) -> None:

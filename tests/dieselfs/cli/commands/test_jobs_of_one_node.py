@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +17,8 @@ import pytest
 from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S
 from dieselfs.allocation.directory.folder import FolderDirectory
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.dieselfs.cli.nodes_here import NodeHere, nodes_here
-from tests.eventually import eventually, scaled_by_load
+from tests.dieselfs.cli.nodes_here import TASK, NodeHere, nodes_here
+from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 MIB = 1 << 20
@@ -88,10 +90,54 @@ def test_a_rich_job_does_not_wait_at_the_pace_of_a_poor_one(
     elapsed_s = time.monotonic() - began + 20
     assert paid <= FLOOR_BYTES_PER_S * elapsed_s + 2 * MIB
     eventually(
-        lambda: sum(each.used_bytes_per_s for each in directory.leases() if each.job == "rich")
-        > 1e6,
+        lambda: (
+            sum(each.used_bytes_per_s for each in directory.leases() if each.job == "rich") > 1e6
+        ),
         "what the rich job has paid",
     )
     leases = [lease for lease in directory.leases() if lease.job == "rich"]
     assert len(leases) == 2  # its own, and that of the master's process
     assert all(lease.dataset_bytes > 30 * MIB for lease in leases)
+
+
+READ = "import sys; print(sum(len(open(path, 'rb').read()) for path in sys.argv[1:]))"
+
+
+def reader_of(node: NodeHere, job: str, files: list[Path]) -> subprocess.Popen[bytes]:
+    """Start a process that reads files for a job."""
+    variables = {**os.environ, "DIESELFS_JOB": job}
+    paths = [str(node.mountpoint / file) for file in files]
+    command = [sys.executable, "-c", READ, *paths]
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("front", ["erofs", "fuse"])
+def test_one_mount_serves_several_jobs_and_each_pays_for_its_misses(
+    node: NodeHere, directory: FolderDirectory, photographs: Path, front: str
+) -> None:
+    directory.allocate_remote_io("poor", 0, origin="hand")
+    directory.allocate_remote_io("rich", 1e9, origin="hand")
+    node.mount("--job", "callers", "--front", front)
+    files = sorted(file.relative_to(photographs) for file in photographs.rglob("*.jpg"))
+    poor = reader_of(node, "poor", files[:80])
+    eventually(lambda: "poor" in {lease.job for lease in directory.leases()}, "the poor job")
+    began = time.monotonic()
+    rich = reader_of(node, "rich", files[80:])
+    total, _ = rich.communicate(timeout=PATIENCE_S)
+    assert int(total) == len(files[80:]) * 200_000
+    # 16 MB are 61 s of the poor job's rate.
+    assert time.monotonic() - began < scaled_by_load(20)
+    assert poor.poll() is None
+    by_job = {
+        lease.job: lease
+        for lease in eventually(
+            lambda: [each for each in directory.leases() if each.used_bytes_per_s], "what is used"
+        )
+    }
+    assert "rich" in by_job
+    assert allocation(node)["job"] == TASK
+    # The kernel's own readahead is the mount's.
+    assert allocation(node)["used_bytes"] <= 2 * MIB
+    directory.allocate_remote_io("poor", None, origin="hand")
+    total, _ = poor.communicate(timeout=PATIENCE_S)
+    assert int(total) == 80 * 200_000

@@ -12,6 +12,7 @@ import pytest
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
+from chunkstore.stores.byte_budget import ByteBudget, Payer, current_turn
 from dieselfs.fuse.requests import file_reader
 from dieselfs.fuse.requests.file_reader import FileRange, FileReader, ReaderStatistics
 from dieselfs.fuse.requests.kernel_connection import Answer, Pending
@@ -229,3 +230,24 @@ def test_a_large_read_loads_its_chunks_at_once(pending: PendingReads) -> None:
     run(FileReader(source, pending, lambda: True).answer(wanted, replies.put))
     assert late(replies) == CONTENT * 16 + CONTENT[:8]
     assert source.aside == []
+
+
+def test_a_read_that_misses_is_paid_for_by_its_caller(pending: PendingReads) -> None:
+    budget = ByteBudget()
+    paid: list[Payer | None] = []
+
+    def payer_of(caller: int) -> Payer | None:
+        return None if caller == 0 else lambda: budget
+
+    class Paying(Source):
+        def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+            paid.append(current_turn().payer)
+            return super().read(file, start, length)
+
+    reader = FileReader(Paying(in_memory=False), pending, payer_of=payer_of)
+    replies = SimpleQueue[Any]()
+    run(reader.answer_file(FILE, 10, 20, replies.put, caller=7))
+    run(reader.answer_file(FILE, 10, 20, replies.put))
+    run(reader.answer([FileRange(FILE, 0, 8)], replies.put, caller=7))
+    assert [found and found() for found in paid] == [budget, None, budget]
+    assert current_turn().payer is None
