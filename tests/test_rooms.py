@@ -33,7 +33,8 @@ ARROWS = {
     "allocation.readers": {
         "allocation": "how fast a job could read is measured as the estimator takes it",
         "allocation.directory": "what is allocated, and the leases of a job's readers",
-        "cache.jobs": "a thread that beats",
+        "cache.jobs": "a thread that beats; names of jobs",
+        "cache.ports": "a master asks who pays for its members",
         "prefetch": "the position in a known order says what warm reads have read",
     },
     "allocation.allocator": {
