@@ -176,6 +176,7 @@ class _Server:
             self._plans,
             self._foreign_plans if self._plans is not None else None,
             None if whereabouts is None else self._why_document,
+            payer_of,
         )
         self._front: MadeFront | None = None
         self._has_front = threading.Event()

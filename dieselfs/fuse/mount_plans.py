@@ -9,18 +9,20 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from chunkstore.stores.byte_budget import Payer, ReadTurn, current_turn, in_this_turn, reading
 from dieselfs.errors import DieselFSError, MountError, UsageError
 from dieselfs.fuse.control.foreign_plans import ForeignPlan, ForeignPlans, ForeignPlanStatistics
 from dieselfs.fuse.pages.page_statistics import FillStatistics, PlannedPagesStatistics
 from dieselfs.fuse.pages.planned_pages import PlannedPages
 from dieselfs.prefetch.close_events import CloseEvents
 from dieselfs.prefetch.plan_file import open_plan
-from dieselfs.prefetch.plans import AnnouncedPlan, ListedPlan
-from dieselfs.prefetch.prefetcher import PlannedMemory, Prefetcher
+from dieselfs.prefetch.plans import AnnouncedPlan, ListedPlan, Plan
+from dieselfs.prefetch.prefetcher import BEGIN_S, PlannedMemory, Prefetcher
 from dieselfs.prefetch.progress_tracker import MountProgress, ProgressTracker
 from dieselfs.prefetch.window import FollowedOrder, PrefetchStatistics
 from dieselfs.shuffle.order import parse_parameters
@@ -30,6 +32,7 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dieselfs.cache.ports.block import CacheBlock
     from dieselfs.fuse.pages.page_filler import PageFiller
     from dieselfs.fuse.supervision.shutdown import Shutdown
 
@@ -51,6 +54,24 @@ class TaskMemory(PlannedMemory, Protocol):
         ...
 
     def set_budget(self, budget_bytes: int) -> None: ...
+
+
+class _PaidMemory:
+    """The node memory of plans, whose fetches are paid for by the job that told the last plan."""
+
+    def __init__(self, memory: PlannedMemory) -> None:
+        self._memory = memory
+        self.expect, self.progress = memory.expect, memory.progress
+        self.payer: Payer | None = None
+        """None: the mount's own job pays."""
+
+    def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
+        """See `PlannedMemory`."""
+        if self.payer is None:
+            self._memory.fetch_blocks(blocks)
+            return
+        with reading(ReadTurn(ahead=True, payer=self.payer)):
+            self._memory.fetch_blocks(blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +171,9 @@ class MountPlans:
             make_filler,
             read_names_ahead,
         )
+        self._memory = _PaidMemory(memory)
         self._prefetcher = Prefetcher(
-            memory, lambda: budget_bytes, self._trackers.make, lambda: memory.quota_bytes
+            self._memory, lambda: budget_bytes, self._trackers.make, lambda: memory.quota_bytes
         )
         self._announced: list[str] = []
         """Ids of plans that were taken, the newest last; some may have ended."""
@@ -166,7 +188,7 @@ class MountPlans:
         try:
             if not _PLAN_ID.fullmatch(plan_id):
                 raise UsageError(f"{plan_id!r} is not the name of a plan")
-            self._prefetcher.follow(self._opened(plan_id))
+            self._follow(self._opened(plan_id))
             self._announced = [*self._announced[1 - _REMEMBERED :], plan_id]
         except FileNotFoundError as error:
             return _document(accepted=False, found=False, error=str(error))
@@ -181,7 +203,7 @@ class MountPlans:
         for that by what he writes.
         """
         try:
-            self._prefetcher.follow(AnnouncedPlan(plan, self._snapshot), wait_s=0.0)
+            self._follow(AnnouncedPlan(plan, self._snapshot), wait_s=0.0)
         except (DieselFSError, OSError) as error:
             return _refusal(plan.id, error)
         return _document(accepted=True)
@@ -208,7 +230,7 @@ class MountPlans:
         The order is prefetched, or the log says why not.
         """
         try:
-            self._prefetcher.follow(ListedPlan(order))
+            self._follow(ListedPlan(order))
         except (DieselFSError, OSError) as error:
             log.warning(
                 "the order %s is not prefetched: %s; %s",
@@ -224,7 +246,8 @@ class MountPlans:
 
     def note_list(self, order: ListedOrder) -> None:
         """Note that a list is read. Returns at once."""
-        threading.Thread(target=self.begin, args=[order], daemon=True).start()
+        begin = in_this_turn(partial(self.begin, order))
+        threading.Thread(target=begin, daemon=True).start()
 
     def note_miss(self, inode: int) -> None:
         """Note that a READ has found a file neither in the page cache nor in node memory."""
@@ -273,6 +296,11 @@ class MountPlans:
         self._prefetcher.close(shutdown.left_s(_END_TIMEOUT_S))
         if self._trackers.pages is not None:
             self._trackers.pages.close()
+
+    def _follow(self, plan: Plan, wait_s: float = BEGIN_S) -> None:
+        """Follow a plan at the cost of those who told it: of this thread's turn."""
+        self._memory.payer = current_turn().payer
+        self._prefetcher.follow(plan, wait_s)
 
     def _opened(self, plan_id: str) -> AnnouncedPlan:
         file = open_plan(self.task_folder / "plans" / plan_id)

@@ -56,7 +56,7 @@ _LOOKS_A_WINDOW: Final = 16
 Faster readers are checked more often: from peers' memory chunks arrive at GB/s.
 """
 _RETRY_S: Final = 0.05
-_BEGIN_S: Final = 5.0
+BEGIN_S: Final = 5.0
 """The time for the layout of an order. After it a reader is not kept waiting any longer."""
 _THREADS: Final = FETCHES + 1
 """One more than fetch at a time: an order is laid out beside them."""
@@ -129,7 +129,7 @@ class Prefetcher:
         run = self._run
         return None if run is None or not self.is_running else run.followed()
 
-    def follow(self, plan: Plan, wait_s: float = _BEGIN_S) -> None:
+    def follow(self, plan: Plan, wait_s: float = BEGIN_S) -> None:
         """Prefetch for one more plan, now or after its predecessor.
 
         Raises `PlanTooLarge`, or what making a tracker raises. It returns when the plan's order is

@@ -37,8 +37,8 @@ class MemberPort:
         self._master.fetch(block, ahead=ahead, payer=current_turn().payer or self.payer)
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
-        """See `MasterPort`."""
-        self._master.prefetch(blocks, self.payer)
+        """See `MasterPort`. It is paid for as `fetch` is."""
+        self._master.prefetch(blocks, current_turn().payer or self.payer)
 
     def mapped(self, name: str) -> None:
         """See `MasterPort`."""

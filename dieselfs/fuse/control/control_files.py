@@ -35,6 +35,7 @@ from dieselfs.fuse.control.foreign_plans import ForeignPlan, ForeignPlans
 from dieselfs.fuse.mounts.control_names import PLAN_NAME, README_NAME, SHUFFLE_NAME, WHY_NAME
 from dieselfs.fuse.requests.attributes import DIRECTORY_BYTES, NodeAttributes
 from dieselfs.fuse.requests.errnos import RequestRefused
+from dieselfs.fuse.requests.file_reader import PayerOf
 from dieselfs.fuse.requests.nodes import (
     CONTROL_NODE,
     PLAN_NODE,
@@ -99,13 +100,16 @@ class ControlDirectory:
         plans: Plans | None = None,
         foreign_plans: ForeignPlans | None = None,
         explain: Callable[[int], bytes] | None = None,
+        payer_of: PayerOf | None = None,
     ) -> None:
         """Create the directory.
 
         `documents` gives the content of each file of `.dieselfs/` at the time of the call. Shuffled
         orders are those of `snapshot`. Without `foreign_plans`, no plan is written here (EACCES).
         `explain` returns the document about a file of the snapshot, by its inode. It may block.
+        `payer_of` says what pays for the plans that a caller tells; None: the mount's own job.
         """
+        self.payer_of = payer_of
         self._lists = lists
         self._plans, self._foreign_plans = plans, foreign_plans
         self._explain = explain

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from chunkstore.stores.byte_budget import ReadTurn, reading
 from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.directory_entries import DIRECTORY_TYPE, FILE_TYPE
@@ -80,7 +81,15 @@ class ControlRequests:
         if request.opcode not in _MAY_BLOCK:
             return self._answer(request)
         kept = request._replace(body=memoryview(bytes(request.body)))
-        return Pending(self._pending.submit(lambda: self._reply(kept.unique, self._answer(kept))))
+        return Pending(self._pending.submit(lambda: self._reply(kept.unique, self._late(kept))))
+
+    def _late(self, request: KernelRequest) -> Sequence[Part] | int:
+        """Answer in the turn of the caller, whose job pays for a plan that it tells."""
+        payer_of = self._control.payer_of
+        if payer_of is None:
+            return self._answer(request)
+        with reading(ReadTurn(payer=payer_of(request.pid))):
+            return self._answer(request)
 
     def _answer(self, request: KernelRequest) -> Sequence[Part] | int:
         try:

@@ -151,3 +151,29 @@ def test_one_mount_serves_several_jobs_and_each_pays_for_its_misses(
         directory.allocate_remote_io("poor", None, origin="hand")
         total, _ = poor.communicate(timeout=PATIENCE_S)
         assert int(total) == 80 * 200_000
+
+
+READ_BY_LIST = """
+import sys
+root, listed = sys.argv[1:]
+for path in open(f"{root}/.dieselfs/shuffle/{listed}").read().splitlines():
+    open(f"{root}/{path}", "rb").read()
+"""
+
+
+def test_what_is_fetched_for_a_plan_is_paid_for_by_the_job_that_tells_it(
+    node: NodeHere, directory: FolderDirectory
+) -> None:
+    directory.allocate_remote_io(TASK, 0, origin="hand")
+    node.mount("--job", "callers")
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", READ_BY_LIST, node.mountpoint, "seed=1,epoch=0,group=4"],
+        env={**os.environ, "DIESELFS_JOB": "rich"},
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    # 32 MB are 122 s of the rate of the mount's own job.
+    assert time.monotonic() - began < scaled_by_load(20)
+    assert node.statistics()["plan"]["fetched"] > 10
+    assert allocation(node)["used_bytes"] <= 4 * MIB
