@@ -35,7 +35,8 @@ class JobAllocations:
         self._others: dict[str, ReaderAllocation] = {}
         self._members: dict[str, int] = {}
         self._dataset_bytes = 0
-        self._held_bytes: Callable[[], int] | None = None
+        self._cached: tuple[Callable[[], int], Callable[[], int]] | None = None
+        """The arguments of `caches`."""
         self._keepers: list[Callable[[Quotas], object]] = []
         self._lock: threading.Lock
         renew_now_and_after_fork(self)
@@ -86,12 +87,14 @@ class JobAllocations:
             for each in self._others.values():
                 each.reads(dataset_bytes)
 
-    def caches(self, held_bytes: Callable[[], int]) -> None:
-        """Report how much of the dataset is cached here."""
+    def caches(
+        self, held_bytes: Callable[[], int], region_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Report how much of the dataset is cached here, and the unit in which quotas are kept."""
         with self._lock:
-            self._held_bytes = held_bytes
+            self._cached = held_bytes, region_bytes
             for each in self._all():
-                each.caches(held_bytes)
+                each.caches(held_bytes, region_bytes)
 
     def keeps(self, keep: Callable[[Quotas], object]) -> None:
         """Tell `keep` the quotas of all datasets when they are known, and when they change."""
@@ -133,8 +136,8 @@ class JobAllocations:
     def _made(self, job: str) -> ReaderAllocation:
         made = ReaderAllocation(AllocationSettings(job, self._settings.index_url), self._dataset)
         made.reads(self._dataset_bytes)
-        if self._held_bytes is not None:
-            made.caches(self._held_bytes)
+        if self._cached is not None:
+            made.caches(*self._cached)
         for keep in self._keepers:
             made.keeps(keep)
         return made
