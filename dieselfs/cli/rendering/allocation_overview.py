@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
-from dieselfs.cli.rendering.output import Output, picked
+from dieselfs.cli.rendering.output import Output, aligned, cut_in_the_middle, picked
 from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.sizes import human_size
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     Decision = CacheDecision | IoDecision | None
 
+_NAMES: Final = ("JOB", "DATASET", "NODE")
+_LEAST_NAME: Final = 12
+"""The characters to which a name is cut at most, before a column is left out."""
 UNNAMED: Final = "(no job)"
 _IO: Final = ("JOB", "READERS", "SPEED", "ALLOWED", "USED", "WAITED", "BY", "AGE")
 _CACHE: Final = ("JOB", "DATASET", "SIZE", "QUOTA", "HELD", "EFFECTIVE", "BY", "AGE")
@@ -57,18 +62,16 @@ def overview_shown(
     """Return all jobs; `why` has explanations by the name of the job, None without --explain."""
     if not jobs:
         return Shown([], [], ["no job reads, is declared or has a decision"])
-    first, io = output.fitted(_IO, [_io_row(job) for job in jobs], ["AGE", "READERS"])
+    first, io = _table(output, _IO, [_io_row(job) for job in jobs], ["AGE", "READERS"])
     with_data = [job for job in jobs if job.dataset]
-    second, cache = output.fitted(
-        _CACHE, [_cache_row(job) for job in with_data], ["AGE", "SIZE", "DATASET"]
-    )
-    lines = ["remote IO", *_indented(io)]
-    lines += ["", "cache", *_indented(cache)] if cache else []
+    cache_rows = [_cache_row(job) for job in with_data]
+    second, cache = _table(output, _CACHE, cache_rows, ["AGE", "SIZE", "DATASET"])
+    lines = ["remote IO:", *io]
+    lines += ["", "cache:", *cache] if cache else []
     for job in jobs if why is not None else ():
         lines += ["", f"{_name(job)}:", *_indented(_wrapped(output, _words(job, why), 2))]
-    left_out = [each for each in (*_IO, *_CACHE) if each not in (*first, *second)]
-    shown = ", ".join(dict.fromkeys(left_out))
-    notes = [f"columns left out: {shown}; --wide shows all"] if left_out and cache else []
+    wanted = (*_IO, *(_CACHE if cache else ()))
+    notes = _notes([each for each in wanted if each not in (*first, *second)], (*io, *cache))
     return Shown([_record(job, why) for job in jobs], lines, notes)
 
 
@@ -77,15 +80,46 @@ def one_job_shown(output: Output, job: JobOverview, why: Mapping[str, Explanatio
     fields = _fields(job)
     width = max(map(len, fields)) + 2
     lines = [f"{f'{name}:':<{width}}{value}" for name, value in fields.items()]
-    shown, readers = output.fitted(
-        _READERS, [_reader_row(each) for each in job.readers], ["EPOCH", "PID", "DATASET"]
-    )
+    rows = [_reader_row(each) for each in job.readers]
+    shown, readers = _table(output, _READERS, rows, ["EPOCH", "PID", "DATASET"])
     lines += ["", *readers] if readers else ["", "no reader of it is seen"]
     if why is not None:
         lines += ["", *_wrapped(output, _words(job, why))]
     left_out = [each for each in _READERS if each not in shown] if readers else []
-    notes = [f"columns left out: {', '.join(left_out)}; --wide shows all"] if left_out else []
-    return Shown([_record(job, why)], lines, notes)
+    return Shown([_record(job, why)], lines, _notes(left_out, readers))
+
+
+def _notes(left_out: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Say what does not fit the terminal."""
+    if left_out:
+        return [f"columns left out: {', '.join(dict.fromkeys(left_out))}; --wide shows all"]
+    is_cut = any("…" in line for line in lines)
+    return ["names are shortened (…); --wide shows all"] if is_cut else []
+
+
+def _table(
+    output: Output,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    expendable: Sequence[str],
+) -> tuple[list[str], list[str]]:
+    """Return a table as `Output.fitted` does, but cut long names before columns are left out."""
+    if not output.is_compact:
+        return output.fitted(headings, rows, expendable)
+    width = get_terminal_size().columns
+    for heading in (each for each in _NAMES if each in headings):
+        excess = max((len(line) for line in aligned(headings, rows)), default=0) - width
+        if excess > 0:
+            at = headings.index(heading)
+            longest = max(max(len(row[at]) for row in rows) - excess, _LEAST_NAME)
+            rows = [
+                [
+                    cut_in_the_middle(cell, longest) if column == at else cell
+                    for column, cell in enumerate(row)
+                ]
+                for row in rows
+            ]
+    return output.fitted(headings, rows, expendable)
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
@@ -96,9 +130,6 @@ def _wrapped(output: Output, sentences: Sequence[str], indent: int = 0) -> list[
     """Return sentences as lines of the terminal; elsewhere a sentence is a line."""
     if not output.is_compact:
         return list(sentences)
-    import textwrap
-    from shutil import get_terminal_size
-
     width = max(20, get_terminal_size().columns - indent)
     return [line for each in sentences for line in textwrap.wrap(each, width)]
 

@@ -195,11 +195,11 @@ def _shortened(
         if widest <= _LEAST_CELL:
             break
         widths[widths.index(widest)] = max(_LEAST_CELL, widest - excess)
-    first, *others = [list(map(_cut, line, widths)) for line in cells]
+    first, *others = [list(map(cut_in_the_middle, line, widths)) for line in cells]
     return first, others
 
 
-def _cut(cell: str, width: int) -> str:
+def cut_in_the_middle(cell: str, width: int) -> str:
     """Return a cell without its middle, if it is wider than that and not coloured."""
     if len(cell) <= width or "\x1b" in cell:
         return cell

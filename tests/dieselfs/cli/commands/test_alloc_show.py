@@ -71,7 +71,7 @@ def test_jobs_with_their_remote_io_and_cache(dlcmd: Dlcmd, half_cached: FolderDi
     half_cached.allocate_remote_io("gpt", 1.0 * MIB, origin="hand")
     reads(half_cached, "", speed_bytes_per_s=3.0 * MIB, speed_is_bound=True)
     io, cache = dlcmd("alloc", "show").out.decode().split("\n\n")
-    rows = {line.split("  ")[1]: line.split()[1:] for line in io.splitlines()[2:]}
+    rows = {line.split("  ")[0]: line.split()[1:] for line in io.splitlines()[2:]}
     used = "2 100 MiB/s 20.0 MiB/s 15.0 MiB/s 40% allocator"
     assert " ".join(rows["resnet"][:-2]) == used
     assert rows["bert"] == ["0", "95.4", "MiB/s", "no", "limit", "-", "-", "none", "-"]
@@ -84,14 +84,15 @@ def test_jobs_with_their_remote_io_and_cache(dlcmd: Dlcmd, half_cached: FolderDi
 
 
 def test_everything_fits_a_terminal_of_80_columns(half_cached: FolderDirectory) -> None:
-    half_cached.put_job(entry("openimages-4", dataset="openimages-v7"))
+    half_cached.put_job(entry("sweep-12-of-resnet50-on-openimages-v7", dataset="openimages-v7"))
+    half_cached.allocate_remote_io("a-job", 999.0 * MIB, origin="allocator")
     command = f"stty cols 80; {sys.executable} -m dieselfs alloc show --explain"
     found = subprocess.run(
         ["script", "-qec", command, "/dev/null"], capture_output=True, check=True
     )
     lines = found.stdout.decode().replace("\r", "").splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("openimages-4" in line for line in lines)
+    assert any("sweep-12-of-resnet50" in line for line in lines)
 
 
 def test_a_job_with_its_readers_by_node(dlcmd: Dlcmd, half_cached: FolderDirectory) -> None:
