@@ -15,7 +15,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.allocation_overview import Shown, one_job_shown, overview_shown
 from dieselfs.cli.rendering.live import show_until_interrupted
 from dieselfs.cli.rendering.output import Output
-from dieselfs.errors import UsageError
+from dieselfs.errors import RegistryUnavailable, UsageError
 
 if TYPE_CHECKING:
     from dieselfs.allocation.directory.port import AllocationDirectory
@@ -72,8 +72,12 @@ def show_command(
 
 
 def _repeated(sample: partial[Shown], refresh_s: float) -> Iterator[Shown]:
+    """Yield samples; while the directory does not answer, its error in their place."""
     while True:
-        yield sample()
+        try:
+            yield sample()
+        except RegistryUnavailable as error:
+            yield Shown([], [f"nothing is known now, and readers keep what they have: {error}"])
         time.sleep(refresh_s)
 
 

@@ -144,7 +144,8 @@ def _who_has_io(each: Explanation) -> list[str]:
     most = _rate(each.most_io_bytes_per_s)
     jobs = counted(each.jobs_with_most_io, "job")
     if each.planned.io_bytes_per_s >= each.most_io_bytes_per_s * (1 - 1e-6):
-        return [f"No job has more remote IO; {jobs} in all got {most}."]
+        others = f"; {jobs} in all got {most}" if each.jobs_with_most_io > 1 else ""
+        return [f"No job has more remote IO{others}."]
     return [f"The most remote IO is {most}, of {jobs}."]
 
 

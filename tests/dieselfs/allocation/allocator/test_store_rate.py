@@ -79,6 +79,15 @@ def test_a_job_that_is_slow_by_itself_takes_nothing_from_jobs_that_wait_for_thei
     assert store.run(120) == [PROMISED] * 120
 
 
+def test_a_job_that_comes_beside_one_that_is_slow_by_itself_has_its_share_within_a_minute() -> None:
+    store = Store(PROMISED, 60e6)
+    store.most = [9e6]
+    assert store.run(60)[-1] == pytest.approx(9e6, rel=0.25)
+    store.demands, store.most = (60e6, 60e6), [9e6, float("inf")]
+    totals = store.run(60)
+    assert totals[-1] == PROMISED
+
+
 def test_readers_without_a_limit_and_none_at_all_say_nothing() -> None:
     rate = StoreRate()
     unlimited = lease("a", allowed_bytes_per_s=NO_LIMIT, used_bytes_per_s=1e6, starved=1.0)

@@ -164,3 +164,19 @@ def test_it_repeats_until_it_is_interrupted(half_cached: FolderDirectory) -> Non
         shown.send_signal(signal.SIGINT)
         shown.stdout.read()
     assert first[:18] == second[:18] == b'{"job": "resnet", '
+
+
+def test_it_goes_on_while_the_directory_is_away(half_cached: FolderDirectory) -> None:
+    arguments = [sys.executable, "-m", "dieselfs", "alloc", "show", "--refresh", "0.1"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as shown:
+        assert shown.stdout is not None
+        lines = iter(shown.stdout)
+        assert next(lines) == "remote IO:\n"
+        (half_cached.folder / "decisions.json").rename(half_cached.folder / "kept")
+        (half_cached.folder / "decisions.json").mkdir()
+        assert any("readers keep what they have" in line for line in lines)
+        (half_cached.folder / "decisions.json").rmdir()
+        (half_cached.folder / "kept").rename(half_cached.folder / "decisions.json")
+        assert any(line == "remote IO:\n" for line in lines)
+        shown.send_signal(signal.SIGINT)
+        shown.stdout.read()
