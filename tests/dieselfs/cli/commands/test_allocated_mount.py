@@ -16,7 +16,7 @@ import pytest
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.job_table import read_job_table
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.dieselfs.cli.nodes_here import TASK, NodeHere, nodes_here
+from tests.dieselfs.cli.nodes_here import TASK, Daemon, NodeHere, nodes_here
 from tests.eventually import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
@@ -197,7 +197,8 @@ def test_a_mount_without_a_job_asks_for_nothing_and_has_no_budget(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SLURM_JOB_ID", raising=False)
-        node("mount", "pets", node.mountpoint, "--no-index")
+        [made] = node("mount", "pets", node.mountpoint, "--no-index", "--json").records
+    node.daemons.append(Daemon(made["pid"], Path(made["log"])))
     read_all(node, pictures)
     found = allocation(node)
     assert (found["job"], found["allowed_bytes_per_s"], found["used_bytes"]) == ("", None, 0)
