@@ -27,6 +27,7 @@ from dieselfs.cache.ports.members import Member, MemberId
 from dieselfs.cache.ports.runtime import Runtime, Stream
 from dieselfs.cache.wire.cached_ranges import OutOfRange, Read, cached_ranges, missing_blocks
 from dieselfs.cache.wire.connection_tags import TagTable
+from dieselfs.cache.wire.declined_chunks import DeclinedChunks
 from dieselfs.cache.wire.frame_stream import FrameReceiver
 from dieselfs.cache.wire.frames import decode_request, encode_answer
 from dieselfs.cache.wire.messages import (
@@ -125,6 +126,7 @@ class ServedConnection:
         """
         self._slow: set[int] = set()
         """Numbers of requests that are being worked at."""
+        self._declined = DeclinedChunks()
         self.answers = 0
         """Answers with data, counted by the thread that sends."""
         self.sent_bytes = 0
@@ -165,11 +167,14 @@ class ServedConnection:
             tags = self._tags.of(read.tags, len(read.chunks))
             lengths = np.bincount(read.which, read.length, len(read.chunks)).tolist()
             for chunk, length, tag in zip(read.chunks, lengths, tags, strict=True):
-                counting.requested(CacheBlock(chunk), int(length), tag)
+                if not self._declined.is_repeated(read, chunk.id):
+                    counting.requested(CacheBlock(chunk), int(length), tag)
             return
         block = read.block if isinstance(read, ReadBlock) else CacheBlock(read.chunk)
         length = read.length if isinstance(read, ReadFile) else block.length
-        counting.requested(block, length, self._tags.of(read.tags, 1)[0])
+        tag = self._tags.of(read.tags, 1)[0]
+        if not self._declined.is_repeated(read, block.chunk.id):
+            counting.requested(block, length, tag)
 
     def finish(
         self, number: int, request: Request, failure: Answer | None, fetched_bytes: int
@@ -186,6 +191,8 @@ class ServedConnection:
                     answer, parts = _DATA, found
             except Exception as error:
                 answer = _failed(error)
+        if isinstance(answer, NotCached) and not request.may_fetch:
+            self._declined.note(request)
         bulk_bytes = sum(map(len, parts))
         if fetched_bytes and self._tells_fetches and isinstance(answer, Data | NotCached):
             answer = replace(answer, fetched_bytes=fetched_bytes)
