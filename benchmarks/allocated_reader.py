@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,8 @@ class ReaderKind:
     fixed_bytes_per_s: float | None = None
     """A budget of its own, that no directory knows."""
     chunk_bytes: int = CHUNK_BYTES
+    threads: int = 1
+    """How many chunks of a step it asks for at a time."""
 
 
 @dataclass
@@ -119,6 +122,14 @@ def _run(index_url: str, kind: ReaderKind, barrier: Any, control: Any) -> None:
         allocation.begin()
     ended = threading.Event()
 
+    def get() -> None:
+        try:
+            store.get(key)
+        except Exception:
+            noted.errors += 1
+
+    pool = ThreadPoolExecutor(kind.threads)
+
     def read() -> None:
         due = time.monotonic()
         while not ended.is_set():
@@ -127,11 +138,7 @@ def _run(index_url: str, kind: ReaderKind, barrier: Any, control: Any) -> None:
                     barrier.wait()
                 except threading.BrokenBarrierError:
                     return
-            for _ in range(kind.chunks):
-                try:
-                    store.get(key)
-                except Exception:
-                    noted.errors += 1
+            list(pool.map(lambda _: get(), range(kind.chunks)))
             due = max(due, time.monotonic() - 1.0)
             due += kind.chunks * kind.chunk_bytes / kind.speed_bytes_per_s
             ended.wait(max(0.0, due - time.monotonic()))
@@ -145,6 +152,7 @@ def _run(index_url: str, kind: ReaderKind, barrier: Any, control: Any) -> None:
         fixed.close()
     allocation.close()
     thread.join(2.0)
+    pool.shutdown(cancel_futures=True)
     with suppress(BrokenPipeError):
         control.send(noted)
 

@@ -84,10 +84,17 @@ def left_of(
     return sorted(event for event in events if since <= event[0] < until)
 
 
-def share(seconds: float, *, equally: bool, in_step: bool) -> None:
+def share(seconds: float, *, equally: bool, in_step: bool, threads: int = 1) -> None:
     fixed = RATE / len(WEIGHTS) if equally else None
     kinds = [
-        ReaderKind("training", weight, in_step=True, fixed_bytes_per_s=fixed)
+        ReaderKind(
+            "training",
+            weight * threads,
+            in_step=True,
+            fixed_bytes_per_s=fixed,
+            chunk_bytes=CHUNK_BYTES // threads,
+            threads=threads,
+        )
         if in_step
         else ReaderKind(
             "training",
@@ -110,6 +117,7 @@ def share(seconds: float, *, equally: bool, in_step: bool) -> None:
         "how much of its remote IO does a job of three nodes use",
         division="equal" if equally else "by need",
         readers="in step" if in_step else "each on its own",
+        threads=threads,
         seconds=seconds,
         used_share=sum(size for _, size in left) / (ended - began - warm_up_s) / RATE,
         most_of_10_s=most_in(left_of(readers, began + 5, ended), WINDOW_S) / WINDOW_S / RATE,
@@ -203,8 +211,9 @@ def faults(case: str, seconds: float) -> None:
         each.kind.job: sum(size for _, size in left_of([each], began, ended)) / (ended - began)
         for each in readers
     }
+    window_s = min(WINDOW_S, seconds)
     former = {
-        each.kind.job: sum(size for _, size in left_of([each], began - WINDOW_S, began)) / WINDOW_S
+        each.kind.job: sum(size for _, size in left_of([each], began - window_s, began)) / window_s
         for each in readers
     }
     say(
@@ -303,6 +312,7 @@ def main() -> None:
     if options.only in (None, "share"):
         for in_step, equally in itertools.product((True, False), (True, False)):
             share(options.seconds, equally=equally, in_step=in_step)
+        share(options.seconds, equally=False, in_step=True, threads=4)
     if options.only in (None, "faults"):
         for case in ("allocator", "Redis", "both"):
             faults(case, options.seconds)

@@ -29,8 +29,13 @@ _STARVES: Final = 0.3
 """The same, for a reader that uses less than a quarter of an equal share: it has just begun."""
 _GROWTH: Final = 1.05
 """The factor by which a reader that does not wait may need more than it used."""
-_TOWARDS_EQUAL: Final = 0.3
-"""The part of the way to their mean that the needs of those who wait go in a beat."""
+_TOWARDS_EQUAL: Final = 0.1
+"""The part of the way to their mean that the needs of those who wait go in a beat.
+
+Readers in step that have just enough may wait too, and lose a part of what goes this way.
+"""
+_USED: Final = 0.9
+"""The part of its share that a reader uses which is held up by nothing but its budget."""
 _LEAST_BYTES_PER_S: Final = 64 << 10
 
 
@@ -54,15 +59,19 @@ def _is_new(lease: ReaderLease, equal: float) -> bool:
     return lease.age_s < KNOWN_AFTER_S or starves
 
 
+def _is_held_up(lease: ReaderLease) -> bool:
+    return lease.bound > _WAITS and lease.used_bytes_per_s >= _USED * lease.allowed_bytes_per_s
+
+
 def _needs(readers: Sequence[ReaderLease]) -> list[float]:
     """Return what each reader needs, in proportion to each other."""
-    waiting = [lease.used_bytes_per_s for lease in readers if lease.bound > _WAITS]
+    waiting = [lease.used_bytes_per_s for lease in readers if _is_held_up(lease)]
     mean = math.fsum(waiting) / max(1, len(waiting))
     return [max(_LEAST_BYTES_PER_S, _need(lease, mean)) for lease in readers]
 
 
 def _need(lease: ReaderLease, mean_of_waiting: float) -> float:
     used = lease.used_bytes_per_s
-    if lease.bound > _WAITS:
+    if _is_held_up(lease):
         return used + _TOWARDS_EQUAL * (mean_of_waiting - used)
     return _GROWTH * used

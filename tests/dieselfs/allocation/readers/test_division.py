@@ -1,6 +1,7 @@
 import math
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from dieselfs.allocation.directory.reader_lease import ReaderLease
@@ -32,7 +33,13 @@ def test_all_grow_alike_with_the_one_who_waits() -> None:
 
 def test_those_who_wait_come_to_have_equally_much() -> None:
     found = shares(reader("a", 70e6, 1.0), reader("b", 30e6, 1.0))
-    assert found == pytest.approx([64, 36])
+    assert found == pytest.approx([68, 32])
+
+
+def test_a_reader_that_uses_less_than_its_share_is_held_up_by_something_else() -> None:
+    slow = msgspec.structs.replace(reader("b", 20e6, 0.6), allowed_bytes_per_s=30e6)
+    a, b = shares(reader("a", 70e6, 1.0), slow)
+    assert b / a == pytest.approx(1.05 * 20 / 70)
 
 
 def test_a_reader_that_begins_to_read_gets_an_equal_share_at_once() -> None:
@@ -92,4 +99,4 @@ def test_readers_in_step_use_what_there_is_after_three_beats(needs: list[float])
 )
 def test_readers_on_their_own_come_to_max_min(needs: list[float], fair: list[float]) -> None:
     first = [min(need, 90e6 if at == 0 else 5e6) for at, need in enumerate(needs)]
-    assert after_beats(20, first, needs, in_step=False) == pytest.approx(fair, rel=0.05)
+    assert after_beats(60, first, needs, in_step=False) == pytest.approx(fair, rel=0.05)
