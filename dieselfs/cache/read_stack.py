@@ -23,7 +23,6 @@ from chunkstore.chunk_source import FileExtent
 from chunkstore.ssd.allocated_quotas import AllocatedQuotas
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
 from chunkstore.stores.budgeted import BudgetedStore
-from chunkstore.stores.byte_budget import Payer
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.cache.cached_datasets import cached_datasets
 from dieselfs.cache.cluster.options import configured_cluster
@@ -46,6 +45,7 @@ from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from chunkstore.stores.byte_budget import Payer
     from dieselfs.advice.recorder import Recorder, TraceSettings
     from dieselfs.advice.recording_store import RecordingStore
     from dieselfs.allocation.readers.allocation_settings import AllocationSettings

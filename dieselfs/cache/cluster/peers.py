@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.ssd.reader_tags import ReaderTags, dataset_tags
-from chunkstore.stores.byte_budget import Payer
-from dieselfs.cache.cluster.cached_bytes import CachedOfNodes, cached_of_nodes
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.topic import CacheClusterTopic
 from dieselfs.cache.membership.breakers import Breakers
@@ -33,6 +31,10 @@ from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.errors import ConfigError
 from metadata.errors import IndexUnavailable
+
+if TYPE_CHECKING:
+    from chunkstore.stores.byte_budget import Payer
+    from dieselfs.cache.cluster.cached_bytes import CachedOfNodes
 
 FIRST_LOOK_S: Final = 1.0
 """The time limit for the first read's wait."""
@@ -104,6 +106,8 @@ class CacheClusterPeers:
         peers = None if self._joined is None else self.current()
         if peers is None:
             return 0
+        from dieselfs.cache.cluster.cached_bytes import cached_of_nodes
+
         self._cached = cached_of_nodes(peers, self._cached)
         return sum(size_bytes for size_bytes, _ in self._cached.values())
 

@@ -6,7 +6,7 @@ chunks whose lengths a snapshot gives.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
@@ -14,7 +14,6 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.object_keys import chunk_of_key
 from chunkstore.ssd.reader_tags import ReaderTags
-from chunkstore.stores.byte_budget import Payer
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
@@ -23,6 +22,9 @@ from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.snapshots.expected_files import ExpectedFiles
+
+if TYPE_CHECKING:
+    from chunkstore.stores.byte_budget import Payer
 
 _REMEMBERED: Final = 1024
 """The damaged chunks that are remembered at most."""

@@ -1,9 +1,9 @@
 """The store as a cache node reads it: a bounded number of reads at a time, for all datasets.
 
-The reads are counted, also for the request that a thread works at (`fetched_bytes`). Of hedges and
-repeated requests those are counted that were answered by the end of the read. A thread that waits
-here could read the SSD for another client instead. So no thread waits for a store that returns
-nothing.
+The reads are counted, also for the request that a thread works at (`fetched_bytes`). What
+a hedge or a repeated request brings after the end of its read is counted for the next one. A thread
+that waits here could read the SSD for another client instead. So no thread waits for a store that
+returns nothing.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class StoreReads:
         """The time when the store last answered, or was asked again after a pause."""
         self._is_out = self._has_missed = False
         """True once a failure (`_is_out`) or a missing object (`_has_missed`) was logged."""
+        self._again_bytes = 0
+        """Bytes of hedges and repeated requests that are counted for no request yet."""
         self.bytes = 0
         """The bytes that were read."""
 
@@ -83,13 +85,7 @@ class StoreReads:
 
     def _counted(self, read: Callable[[], Buffer]) -> Buffer:
         began = working_time()
-        again = 0
-
-        def answered_again(size_bytes: int) -> None:
-            nonlocal again
-            again += size_bytes
-
-        of_thread.meter = ReadMeter(answered_again)
+        of_thread.meter = ReadMeter(self._note_again)
         try:
             data = read()
         except NotFound as error:
@@ -100,11 +96,22 @@ class StoreReads:
             raise
         finally:
             of_thread.meter = None
-            count_fetched(again)
+            count_fetched(self._taken_again())
         count_fetched(len(data))
         self._took(working_time() - began, len(data))
         self._note_answer(len(data))
         return data
+
+    def _note_again(self, size_bytes: int) -> None:
+        """Note bytes that a hedge or a repeated request has brought."""
+        with self._changed:
+            self._again_bytes += size_bytes
+
+    def _taken_again(self) -> int:
+        """Return what such requests have brought that is not counted yet, and count it."""
+        with self._changed:
+            found, self._again_bytes = self._again_bytes, 0
+        return found
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until no client waits for the store; return False if one still does."""

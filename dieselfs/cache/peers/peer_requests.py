@@ -172,7 +172,9 @@ class PeerRequests:
                 try:
                     if isinstance(pending, PeerFailed):
                         raise pending
-                    answer = peers.paid.paid(pending.result())
+                    answer = pending.result()
+                    if peers.payer is not None:
+                        peers.paid.paid(answer)
                     if isinstance(answer, Data):
                         _take(files, batch, answer.bulk, found)
                         continue

@@ -14,22 +14,24 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_id import ChunkId
-from chunkstore.stores.byte_budget import Payer
 from dieselfs.cache.membership.breakers import Breakers
 from dieselfs.cache.membership.placement import Placement, reachable
 from dieselfs.cache.membership.view_file import ViewFile
 from dieselfs.cache.node.task_folder import TaskFolder
-from dieselfs.cache.peers.paid_requests import PaidRequests
 from dieselfs.cache.peers.routing import Role, Step, owner_of, steps
 from dieselfs.cache.ports.members import Member, MemberId, View, ViewBoard
 from dieselfs.cache.ports.runtime import Runtime
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.errors import LocalFileError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.byte_budget import Payer
+    from dieselfs.cache.peers.paid_requests import PaidRequests
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ class Peers:
     @property
     def paid(self) -> PaidRequests:
         """The requests that are paid for."""
+        from dieselfs.cache.peers.paid_requests import PaidRequests
+
         return PaidRequests(self.client, self.payer)
 
     def steps(self, chunk: ChunkId, role: Role) -> Iterator[Step]:

@@ -15,9 +15,11 @@ from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer
 from chunkstore.stores.paused_time import paused
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_meter import ReadMeter, of_thread
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.cluster import store_reads
 from dieselfs.cache.cluster.store_reads import STORE_READS, StoreReads
+from dieselfs.cache.ports.fetched_bytes import fetched_bytes
 from dieselfs.errors import CacheFull
 
 FOR_EVER_S = 1000.0
@@ -124,3 +126,32 @@ def test_a_pause_for_a_byte_budget_is_not_the_stores_time() -> None:
 
     StoreReads(Pausing(inner), lambda seconds, length: took.append(seconds)).get("object")
     assert -1000 <= took[0] < -900  # the pause took no time
+
+
+class HedgingStore(MemoryObjectStore):
+    """Each read is answered twice: its hedge may be answered after the read has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.create("object", [b"content"])
+        self.hedges: list[ReadMeter] = []
+
+    def get(self, key: str) -> bytes:
+        meter = of_thread.meter
+        assert meter is not None
+        meter.answered(7)
+        self.hedges.append(meter)
+        return super().get(key)
+
+
+def test_what_a_hedge_brings_is_counted_for_the_read_or_for_the_next_one() -> None:
+    store, before = HedgingStore(), fetched_bytes()
+    reads = StoreReads(store, lambda seconds, length: None)
+    reads.get("object")
+    assert fetched_bytes() - before == 7
+    store.hedges.pop().answered(7)  # late
+    reads.get("object")
+    assert fetched_bytes() - before == 21
+    reads.get("object")
+    assert fetched_bytes() - before == 28
+    assert of_thread.meter is None
