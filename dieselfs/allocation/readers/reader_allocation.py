@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, BudgetStatistics, ByteBudget
 from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, IoDecision
@@ -91,7 +92,7 @@ class ReaderAllocation:
     """The allocation of one reader. Thread-safe; pickles to its arguments, as another reader.
 
     Costs nothing before `begin`, or the first read. A forked child shares the byte budget if that
-    was made before.
+    was made before; otherwise it is a reader of its own.
     """
 
     def __init__(
@@ -101,14 +102,15 @@ class ReaderAllocation:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._dataset, self._clock = settings, dataset, clock
-        self.id = os.urandom(8).hex()
-        self._lock = threading.Lock()
         self._beats: Beats[AllocationDirectory] | None = None
         self._pid = 0
         """The process that asks the directory."""
         self._budget: ByteBudget | None = None
-        self._asked = threading.Event()
+        self.id: str
+        self._lock: threading.Lock
+        self._asked: threading.Event
         """Set when the directory was asked for the first time, whatever came of it."""
+        renew_now_and_after_fork(self)
         self._began: float | None = None
         self._answered: float | None = None
         self._samples: deque[tuple[float, int, float]] = deque()
@@ -130,6 +132,15 @@ class ReaderAllocation:
         self._epoch_began_at = 0
         """The bytes that were read before the present epoch began."""
         self._keepers: list[Callable[[Quotas], object]] = []
+
+    def renew(self) -> None:
+        """Be another reader in a forked child, unless its parent asks the directory for both."""
+        self._lock, asked = threading.Lock(), threading.Event()
+        if self._beats is None:
+            self.id = os.urandom(8).hex()
+        elif self._asked.is_set():
+            asked.set()
+        self._asked = asked
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReaderAllocation, (self._settings, self._dataset)
