@@ -30,12 +30,13 @@ from benchmarks.harness import report
 from chunkstore.chunk_id import ChunkId
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.budgeted import BudgetedStore
-from chunkstore.stores.byte_budget import ByteBudget, ReadTurn, reading
+from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.byte_rate import BURST_S
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_turn import ReadTurn, reading
 from chunkstore.stores.read_wrapper import ReadWrapper
 from chunkstore.stores.resilient import ResilientStore
 

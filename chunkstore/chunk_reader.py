@@ -32,8 +32,8 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
-from chunkstore.stores.byte_budget import in_this_turn
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectReader
+from chunkstore.stores.read_turn import in_this_turn
 
 T = TypeVar("T")
 HEAD_GUESS_BYTES = 128 << 10

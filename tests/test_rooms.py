@@ -198,6 +198,7 @@ ARROWS = {
         "snapshots": "the snapshot is chosen",
     },
     "fuse": {
+        "cache.ports": "plans expect blocks of node memory",
         "fuse.control": "a server from its beginning to its end has all of these",
         "fuse.fronts": "the front is made",
         "fuse.mounts": "the mountpoint is checked",

@@ -21,9 +21,9 @@ from chunkstore.single_flight import SingleFlight
 from chunkstore.ssd.insert_queue import CacheInsert
 from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.tier import SsdTier
-from chunkstore.stores.byte_budget import ReadTurn, current_turn, reading
 from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectStore
 from chunkstore.stores.paused_time import working_time
+from chunkstore.stores.read_turn import ReadTurn, current_turn, reading
 
 log = logging.getLogger(__name__)
 

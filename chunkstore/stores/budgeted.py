@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.object_keys import chunk_of_key, dataset_of_chunk
-from chunkstore.stores.byte_budget import Payer, current_turn
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_meter import ReadMeter, of_thread
+from chunkstore.stores.read_turn import Payer, current_turn
 from chunkstore.stores.read_wrapper import ReadWrapper
 
 _USUAL_BYTES: Final = 4 << 20

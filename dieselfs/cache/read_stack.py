@@ -45,7 +45,7 @@ from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from chunkstore.stores.byte_budget import Payer
+    from chunkstore.stores.read_turn import Payer
     from dieselfs.advice.recorder import Recorder, TraceSettings
     from dieselfs.advice.recording_store import RecordingStore
     from dieselfs.allocation.readers.allocation_settings import AllocationSettings
@@ -131,7 +131,7 @@ class ReadStack:
         self.folder = settings.folder(dataset)
         self._recorder = None if settings.trace is None else _recorder(settings.trace)
         self.recording: RecordingStore | None = None
-        """What records without an SSD tier, if anything does."""
+        """The store that records without an SSD tier, if anything does."""
         self.allocations = _allocations(dataset, settings)
         """The allocations of the jobs for which this process fetches; None: all take what they get.
         """

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from chunkstore.stores.byte_budget import Payer, ReadTurn, current_turn, in_this_turn, reading
+from chunkstore.stores.read_turn import Payer, ReadTurn, current_turn, in_this_turn, reading
 from dieselfs.errors import DieselFSError, MountError, UsageError
 from dieselfs.fuse.control.foreign_plans import ForeignPlan, ForeignPlans, ForeignPlanStatistics
 from dieselfs.fuse.pages.page_statistics import FillStatistics, PlannedPagesStatistics
@@ -50,7 +50,7 @@ class TaskMemory(PlannedMemory, Protocol):
 
     @property
     def quota_bytes(self) -> int | None:
-        """What is allocated to node memory; None: nothing is."""
+        """The bytes allocated to node memory; None: no quota."""
         ...
 
     def set_budget(self, budget_bytes: int) -> None: ...

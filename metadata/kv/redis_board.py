@@ -65,7 +65,7 @@ class Renewed:
 
     state: BoardState
     has_any: bool
-    """Whether one of the two maps has any record."""
+    """True if one of the two maps has any record."""
     records: Sequence[bytes]
     """Those of the fields that are there."""
     leases: Sequence[bytes]

@@ -1,4 +1,4 @@
-"""What people have put into a directory, as the allocator saw it last.
+"""The entries that people have put into a directory, as the allocator saw them last.
 
 A Redis without persistence loses it when it is restarted. Leases come back by themselves, and an
 allocation is computed from them again. Decisions by hand and declared jobs would be gone, so the

@@ -30,7 +30,7 @@ A reader asks once a second, and one that was asking when the directory came bac
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a reader learns when it renews its lease."""
+    """The answer to a reader that renews its lease."""
 
     io: IoDecision | None
     """The decision that holds for its job: one by hand goes before the allocator's."""
@@ -41,7 +41,7 @@ class Beat:
     cache_version: int
     """It changes with each decision on a cache (`Decisions.version`)."""
     has_any: bool
-    """Whether the directory has any decision."""
+    """True if the directory has any decision."""
     life: int = 0
     """Another number after the directory has lost all that it had."""
     since: int = 0
@@ -54,8 +54,8 @@ class AllocationDirectory(Protocol):
     """Where decisions are published, and readers are seen.
 
     Every method raises `RegistryUnavailable` within about 2 s if the directory does not answer, or
-    is full, unless it says otherwise. What is damaged, of a later release or from the future is
-    skipped, and logged once.
+    is full, unless it says otherwise. Records that are damaged, of a later release or from the
+    future are skipped, and logged once.
     """
 
     def allocate_cache_size(

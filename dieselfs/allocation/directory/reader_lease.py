@@ -27,7 +27,7 @@ _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
 class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reader has published."""
+    """The record that one reader has published."""
 
     version: Literal[1] = msgspec.field(name="v", default=1)
     reader: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
@@ -45,7 +45,7 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     allowed_bytes_per_s: Annotated[float, Meta(ge=NO_LIMIT, le=MOST_BYTES_PER_S)] = NO_LIMIT
     """Its share of the job's remote IO."""
     used_bytes_per_s: Rate = 0.0
-    """What it fetched of the store since its last beat."""
+    """The rate at which it fetched of the store since its last beat."""
     bound: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """The share of the time since its last beat in which somebody waited for the budget."""
     starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
@@ -57,9 +57,9 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     region_bytes: Size = 0
     """The size of the regions in which its SSD keeps quotas; 0: it has none."""
     speed_bytes_per_s: Rate = 0.0
-    """What its job read through it, from caches too; 0: not known."""
+    """The rate at which its job read through it, from caches too; 0: not known."""
     speed_is_bound: bool = False
-    """Whether the speed is only a lower bound of the ideal rate f*, since reads waited."""
+    """True if the speed is only a lower bound of the ideal rate f*, since reads waited."""
     cache_bytes: Size = 0
     """The size of a cache node's SSD. 0: it is no cache node, but a reader."""
     age_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0

@@ -13,11 +13,11 @@ class AllocationSettings:
     """The job's name; empty for the partition of readers without one."""
     index_url: str
     asks_unnamed: bool = True
-    """Whether a process without a job asks too; otherwise it takes what it gets."""
+    """True if a process without a job asks too; otherwise it takes what it gets."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether the process has an allocation."""
+        """True if the process has an allocation."""
         return bool(self.job) or self.asks_unnamed
 
     @property

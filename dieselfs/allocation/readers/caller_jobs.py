@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from chunkstore.stores.byte_budget import Payer
+from chunkstore.stores.read_turn import Payer
 from dieselfs.allocation.readers.job_allocations import JobAllocations
 from dieselfs.allocation.readers.process_jobs import PROC, job_of_process, started_at
 

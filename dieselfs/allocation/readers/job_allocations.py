@@ -13,7 +13,8 @@ from typing import Any
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.stores.byte_budget import ByteBudget, Payer
+from chunkstore.stores.byte_budget import ByteBudget
+from chunkstore.stores.read_turn import Payer
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.reader_allocation import CLOSE_S, Quotas, ReaderAllocation
 from dieselfs.cache.ports.job_payers import pays_nothing

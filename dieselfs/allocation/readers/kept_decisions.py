@@ -17,7 +17,7 @@ from dieselfs.allocation.directory.port import SETTLED_S, Beat
 
 
 class KeptDecisions:
-    """What one reader goes by. One thread uses it."""
+    """The decisions that one reader goes by. One thread uses it."""
 
     def __init__(self) -> None:
         self._last: Beat | None = None

@@ -33,7 +33,7 @@ from dieselfs.errors import ConfigError
 from metadata.errors import IndexUnavailable
 
 if TYPE_CHECKING:
-    from chunkstore.stores.byte_budget import Payer
+    from chunkstore.stores.read_turn import Payer
     from dieselfs.cache.cluster.cached_bytes import CachedOfNodes
 
 FIRST_LOOK_S: Final = 1.0

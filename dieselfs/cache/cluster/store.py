@@ -24,7 +24,7 @@ from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.snapshots.expected_files import ExpectedFiles
 
 if TYPE_CHECKING:
-    from chunkstore.stores.byte_budget import Payer
+    from chunkstore.stores.read_turn import Payer
 
 _REMEMBERED: Final = 1024
 """The damaged chunks that are remembered at most."""

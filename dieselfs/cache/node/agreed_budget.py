@@ -19,10 +19,10 @@ LOOK_AGAIN_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuota:
-    """What a member knows of an allocation, and what its plan needs of node memory."""
+    """The quota that a member knows of, and the node memory that its plan needs."""
 
     quota_bytes: int | None
-    """What is allocated to node memory; None: it knows of no quota."""
+    """The bytes allocated to node memory; None: it knows of no quota."""
     window_bytes: int = 0
     """The least with which its plan can be prefetched."""
 
@@ -38,7 +38,7 @@ class AgreedBudget:
         self.own_bytes = own_bytes
         self.asked: dict[Hashable, int | None] = {}
         self.quotas: dict[Hashable, MemoryQuota] = {}
-        """What members know of the dataset's quota."""
+        """The dataset's quota, as members know it."""
         self._clock = clock
         self._room_bytes: int | None = None
         """The bytes that a full file system had for this task; None if it was never full."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from chunkstore.stores.byte_budget import Payer
+from chunkstore.stores.read_turn import Payer
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.errors import CacheFull, MasterGone
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
-from chunkstore.stores.byte_budget import Payer, ReadTurn, reading
+from chunkstore.stores.read_turn import Payer, ReadTurn, reading
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
 from dieselfs.cache.node.agreed_budget import AgreedBudget, MemoryQuota
 from dieselfs.cache.node.background_fetching import Prefetching
@@ -313,7 +313,7 @@ class Master:
 
     @property
     def agreed_bytes(self) -> int:
-        """What members ask for, as far as the file system has room; a quota may allow less."""
+        """The bytes that members ask for, if the file system has room; a quota may allow less."""
         with self._lock:
             return self._budget.agreed_bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chunkstore.stores.byte_budget import current_turn
+from chunkstore.stores.read_turn import current_turn
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.wire.local_messages import (
@@ -30,7 +30,7 @@ class MemberPort:
         """Add the member, of a job. `close` drops its maps and its budget."""
         self._master = master
         self.payer = master.add_member(self, job)
-        """What pays for what the member asks for first; None: what pays for the master's own."""
+        """The payer of what the member asks for first; None: that of the master's own reads."""
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
         """See `MasterPort`. The payer of this thread's turn goes before the member's."""

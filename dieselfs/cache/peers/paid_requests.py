@@ -17,8 +17,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chunkstore.stores.byte_budget import ByteBudget, Payer, current_turn
+from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.byte_rate import BURST_S
+from chunkstore.stores.read_turn import Payer, current_turn
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.wire.messages import FETCHES_VERSION, Answer, Data, NotCached, Request
 from dieselfs.cache.wire.peer_client import PeerClient

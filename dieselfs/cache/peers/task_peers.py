@@ -30,7 +30,7 @@ from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.errors import LocalFileError
 
 if TYPE_CHECKING:
-    from chunkstore.stores.byte_budget import Payer
+    from chunkstore.stores.read_turn import Payer
     from dieselfs.cache.peers.paid_requests import PaidRequests
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Peers:
     breakers: Breakers
     runtime: Runtime
     payer: Payer | None = None
-    """What pays for bytes that a peer fetches for this process; None: they are free."""
+    """The payer of bytes that a peer fetches for this process; None: they are free."""
 
     @property
     def paid(self) -> PaidRequests:

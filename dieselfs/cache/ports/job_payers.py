@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from chunkstore.stores.byte_budget import Payer
+from chunkstore.stores.read_turn import Payer
 
 
 class JobPayers(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chunkstore.stores.byte_budget import Payer
+from chunkstore.stores.read_turn import Payer
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.master_port import fetch_ahead
@@ -29,7 +29,7 @@ class _MasterMemory:
 
     master: Master
     payer: Payer | None = None
-    """What pays for the plans: that of the member which has told the last one."""
+    """The payer of the plans: that of the member which has told the last one."""
 
     def fetch_blocks(self, blocks: Sequence[CacheBlock]) -> None:
         fetch_ahead(self, blocks)

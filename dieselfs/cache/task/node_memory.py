@@ -347,7 +347,7 @@ class NodeMemory:
 
     @property
     def quota_bytes(self) -> int | None:
-        """What is allocated to node memory, as this process knows it; None: nothing is."""
+        """The bytes allocated to node memory, as this process knows them; None: no quota."""
         return self._blocks.session.quota_bytes
 
     def cached_bytes(self) -> int:

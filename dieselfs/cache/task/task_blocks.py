@@ -45,9 +45,9 @@ class SessionSettings:
     used: int = 0
     plan: Path | None = None
     quota_bytes: int | None = None
-    """What is allocated to node memory; None: no quota is known."""
+    """The bytes allocated to node memory; None: no quota is known."""
     window_bytes: int = 0
-    """What the expected uses need of node memory at least."""
+    """The bytes of node memory that the expected uses need at least."""
 
 
 class TaskBlocks:

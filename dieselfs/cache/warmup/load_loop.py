@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from chunkstore.call_threads import CallThreads
-from chunkstore.stores.byte_budget import ReadTurn, reading
+from chunkstore.stores.read_turn import ReadTurn, reading
 
 Unit = TypeVar("Unit")
 PAUSE_S: Final = 0.05

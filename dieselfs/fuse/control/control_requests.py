@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from chunkstore.stores.byte_budget import ReadTurn, reading
+from chunkstore.stores.read_turn import ReadTurn, reading
 from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.directory_entries import DIRECTORY_TYPE, FILE_TYPE

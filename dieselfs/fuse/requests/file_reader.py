@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
-from chunkstore.stores.byte_budget import Payer, ReadTurn, reading
+from chunkstore.stores.read_turn import Payer, ReadTurn, reading
 from dieselfs.cache.ports.block import is_whole
 from dieselfs.fuse.requests.kernel_connection import Answer, Part, Pending
 from dieselfs.fuse.requests.pending_reads import PendingReads

@@ -20,12 +20,13 @@ from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.budgeted import BudgetedStore
-from chunkstore.stores.byte_budget import ByteBudget, current_turn
+from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.hedging import HedgePolicy
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_turn import current_turn
 from chunkstore.stores.read_wrapper import ReadWrapper
 from chunkstore.stores.resilient import ResiliencePolicy, ResilientStore
 from chunkstore.stores.retrying import RetryingStore, RetryPolicy

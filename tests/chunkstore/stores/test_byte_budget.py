@@ -12,17 +12,10 @@ from functools import partial
 
 import pytest
 
-from chunkstore.stores.byte_budget import (
-    FLOOR_BYTES_PER_S,
-    BudgetStatistics,
-    ByteBudget,
-    ReadTurn,
-    current_turn,
-    in_this_turn,
-    reading,
-)
+from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, BudgetStatistics, ByteBudget
 from chunkstore.stores.forked_lock import ForkedLock
 from chunkstore.stores.paused_time import working_time
+from chunkstore.stores.read_turn import ReadTurn, current_turn, in_this_turn, reading
 from tests.chunkstore.stores.budget_clocks import SteppedClock, Takers, WaitingClock
 from tests.contracts.key_value_store_contract import fork
 from tests.eventually import PATIENCE_S, eventually

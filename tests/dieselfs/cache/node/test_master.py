@@ -17,7 +17,8 @@ import pytest
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
-from chunkstore.stores.byte_budget import ByteBudget, Payer, ReadTurn, current_turn
+from chunkstore.stores.byte_budget import ByteBudget
+from chunkstore.stores.read_turn import Payer, ReadTurn, current_turn
 from dieselfs.cache.node import budget, master
 from dieselfs.cache.node.accounting import PATIENCE_S
 from dieselfs.cache.node.block_eviction import PolicyName

@@ -1,6 +1,6 @@
 """Warm-ups go behind readers where both wait for a byte budget."""
 
-from chunkstore.stores.byte_budget import current_turn
+from chunkstore.stores.read_turn import current_turn
 from dieselfs.cache.warmup.load_loop import LoadLoop
 
 

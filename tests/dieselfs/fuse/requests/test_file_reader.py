@@ -12,7 +12,8 @@ import pytest
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
-from chunkstore.stores.byte_budget import ByteBudget, Payer, current_turn
+from chunkstore.stores.byte_budget import ByteBudget
+from chunkstore.stores.read_turn import Payer, current_turn
 from dieselfs.fuse.requests import file_reader
 from dieselfs.fuse.requests.file_reader import FileRange, FileReader, ReaderStatistics
 from dieselfs.fuse.requests.kernel_connection import Answer, Pending
