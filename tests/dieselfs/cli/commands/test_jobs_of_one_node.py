@@ -177,3 +177,14 @@ def test_what_is_fetched_for_a_plan_is_paid_for_by_the_job_that_tells_it(
     assert time.monotonic() - began < scaled_by_load(20)
     assert node.statistics()["plan"]["fetched"] > 10
     assert allocation(node)["used_bytes"] <= 4 * MIB
+
+
+def test_where_threads_of_the_kernel_read_the_mounts_own_job_pays(
+    node: NodeHere, directory: FolderDirectory, photographs: Path
+) -> None:
+    node.mount("--job", "callers", "--front", "erofs-loop")
+    files = sorted(file.relative_to(photographs) for file in photographs.rglob("*.jpg"))
+    with reader_of(node, "rich", files[:40]) as rich:
+        assert rich.communicate(timeout=PATIENCE_S)[0]
+    assert {lease.job for lease in directory.leases()} == {TASK}
+    assert allocation(node)["used_bytes"] > 40 * 200_000
