@@ -18,6 +18,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.task import master_process
 from dieselfs.cache.task.node_memory import NodeMemory
@@ -351,3 +352,58 @@ def test_what_is_expected_grows_with_each_snapshot(packed: Packed, no_helper: No
             with pytest.raises(Corrupt):
                 client.get(replaced)
         assert client.get_many(["3/3", "3/10"]) == [packed.files["3/3"], packed.files["3/10"]]
+
+
+def test_clients_of_several_jobs_share_a_helper_and_each_pays(
+    packed: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    directory = FolderDirectory(tmp_path / f"dieselfs-allocations-{os.geteuid()}")
+    directory.allocate_remote_io("one", 5e6, origin="hand")
+    directory.allocate_remote_io("two", 7e6, origin="hand")
+    paths = sorted(packed.files)
+
+    def leases() -> dict[str, tuple[float, bool]]:
+        """What each job's reader may use, and whether the helper is that reader."""
+        return {
+            lease.job: (lease.allowed_bytes_per_s, lease.pid != os.getpid())
+            for lease in directory.leases()
+        }
+
+    with packed.with_memory() as free:  # it has no job, and starts the helper
+        assert free.get(paths[0]) == packed.files[paths[0]]
+        assert leases() == {}
+        monkeypatch.setenv("DIESELFS_JOB", "one")
+        with packed.with_memory() as one:
+            assert one.get_many(paths[:100]) == [packed.files[path] for path in paths[:100]]
+            eventually(lambda: leases() == {"one": (5e6, True)}, "the budget of one")
+            monkeypatch.setenv("DIESELFS_JOB", "two")
+            with packed.with_memory() as two:
+                assert two.get_many(paths) == list(map(packed.files.get, paths))
+                eventually(
+                    lambda: leases() == {"one": (5e6, True), "two": (7e6, True)}, "both budgets"
+                )
+        eventually(lambda: leases() == {}, "the end of the jobs")
+
+
+def test_a_helper_keeps_its_datasets_quota(
+    packed: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    monkeypatch.setenv("DIESELFS_JOB", "one")
+    directory = FolderDirectory(tmp_path / f"dieselfs-allocations-{os.geteuid()}")
+    paths = sorted(packed.files)
+    with packed.with_memory() as client:
+        id = client.dataset.ref.id.hex()
+        directory.allocate_cache_size("pets", id, 20_000, origin="hand")
+        assert client.get_many(paths) == list(map(packed.files.get, paths))
+        eventually(lambda: 0 < statistics_of(client).cached_bytes <= 20_000, "the quota")
+        eventually(
+            lambda: (
+                {lease.held_bytes for lease in directory.leases()}
+                == {statistics_of(client).cached_bytes}
+            ),
+            "what is held",
+        )
+        assert client.get_many(paths) == list(map(packed.files.get, paths))
