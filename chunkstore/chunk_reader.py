@@ -183,7 +183,7 @@ class ChunkReader:
         ]
         reads += [partial(self._read_large, files, position) for position in large]
         contents = [memoryview(b"")] * len(files)
-        for found in self._threads.run_all(_in_this_turn(reads), _RANGES_AT_ONCE):
+        for found in self._threads.run_all([*map(in_this_turn, reads)], _RANGES_AT_ONCE):
             for position, content in found:
                 contents[position] = content
         return contents
@@ -228,7 +228,8 @@ class ChunkReader:
         else:
             starts = range(begin, end, MAX_WHOLE_BYTES)
             parts = [partial(get_range, at, min(MAX_WHOLE_BYTES, end - at)) for at in starts]
-            data = b"".join(self._threads.run_all(_in_this_turn(parts), _RANGES_AT_ONCE))
+            turned = [in_this_turn(part) for part in parts]
+            data = b"".join(self._threads.run_all(turned, _RANGES_AT_ONCE))
         if len(data) != length:
             raise Corrupt(f"chunk {chunk.id} ends inside a file")
         return data
@@ -265,13 +266,6 @@ class ChunkReader:
         if head.dataset != self.dataset:
             raise Corrupt(f"chunk {head.chunk_id} belongs to another dataset ({head.dataset.name})")
         return head
-
-
-def _in_this_turn(reads: Sequence[Callable[[], T]]) -> list[Callable[[], T]]:
-    """Return the reads for other threads, in the turn of this one at a byte budget."""
-    from chunkstore.stores.byte_budget import in_this_turn  # not for those who read one range
-
-    return list(map(in_this_turn, reads))
 
 
 def verified_file(data: memoryview, file: FileExtent) -> memoryview:
