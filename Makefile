@@ -9,7 +9,7 @@ CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-racy test-docs test-dist test-frameworks test-ceph docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-racy test-docs test-dist test-frameworks test-ceph test-slurm docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -57,6 +57,10 @@ docs:  ## build the site of docs/ into site/
 test-ceph: torch  ## the stores against a real Ceph: librados and its S3 gateway (installs it)
 	@scripts/ceph.sh install
 	@DIESELFS_CEPH=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/ceph
+
+test-slurm: torch  ## the prolog and epilog against Debian's Slurm, two nodes on loopback (installs it)
+	@PATH=$$PATH:/usr/sbin; for program in slurmctld slurmd sbatch munged; do command -v $$program; done | grep -c . | grep -qx 4 || scripts/setup.sh --as-root slurmctld slurmd slurm-client munge
+	@DIESELFS_SLURM=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/slurm
 
 soak: torch  ## half an hour of training while its store and other mounts come and go; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.faults.soak $(SOAK_ARGS)

@@ -29,6 +29,7 @@ PLACES: Final = (
 _PUTS: Final = "kills puts at calls that it chooses, again and again, and waits for their ends"
 LEFT_OUT: Final = {
     "tests/ceph": "needs a Ceph",
+    "tests/slurm": "needs a Slurm",
     "tests/dieselfs/cli/commands/test_put.py": _PUTS,
     "tests/dieselfs/integrations": "trainings, which wait for the processes of other frameworks",
     "tests/dieselfs/packing/test_pack.py": _PUTS,
