@@ -54,11 +54,10 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, node_memory_of_the_tests: Path) -> Site:
-    """It has the dataset `pets`."""
-    folder = tmp_path_factory.mktemp("site")
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o755)  # the mountpoints are below, and jobs run as other users
+def site(started_cluster: SlurmCluster, node_memory_of_the_tests: Path) -> Site:
+    """It has the dataset `pets`, in a folder into which all users see, as pytest's are not."""
+    folder = started_cluster.folder / "site"
+    folder.mkdir()
     dlcmd = folder / "dlcmd"
     dlcmd.write_text(f'#!/bin/sh\nexec {sys.executable} -m dieselfs "$@"\n')
     dlcmd.chmod(0o755)
