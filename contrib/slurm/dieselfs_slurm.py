@@ -8,7 +8,8 @@ A user says it in the comment of the job:
 Slurm's controller then runs `dlcmd alloc job add` when the job gets its nodes, and `dlcmd alloc job
 rm` when it has ended, in whichever way. With `mount=yes` each node mounts the dataset for the time
 of the job. `hook` starts this program, and `settings.env` beside it says what is allowed.
-By hand, `dieselfs_slurm.py --check COMMENT` shows what would be run.
+By hand, `dieselfs_slurm.py --check COMMENT` shows what would be run, and `--sweep` forgets jobs that
+have ended while no epilog could say so.
 
 It needs Python 3.7 and its standard library alone, so that it can report a `dlcmd` that is broken.
 """
@@ -16,6 +17,7 @@ It needs Python 3.7 and its standard library alone, so that it can report a `dlc
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import signal
@@ -210,14 +212,13 @@ def run(step: Step, settings: Settings) -> str:
 def _run_dlcmd(step: Step, settings: Settings) -> str:
     """A file takes what `dlcmd` says: a daemon that it leaves behind would keep a pipe open."""
     shown = " ".join(step.arguments)
-    variables = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [settings.dlcmd, "--quiet", *step.arguments],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            env={**variables, **dict(settings.environment)},
+            env=variables_of(settings),
             cwd="/",
             start_new_session=True,  # Slurm ends the processes of a prolog's group
         )
@@ -229,6 +230,12 @@ def _run_dlcmd(step: Step, settings: Settings) -> str:
         said.seek(0)
         text = said.read(_MOST_LOGGED_BYTES).decode(errors="replace").strip()
     return f"{shown}: {text or f'exit code {code}'}" if code else ""
+
+
+def variables_of(settings: Settings) -> dict[str, str]:
+    """Return the environment of `dlcmd`."""
+    variables = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+    return {**variables, **dict(settings.environment)}
 
 
 def log(settings: Settings, text: str, *, is_wrong: bool) -> None:
@@ -278,11 +285,45 @@ def check(comment: str, file: Path) -> int:
     return 0
 
 
+def sweep(file: Path) -> int:
+    """Forget declared jobs with ids of Slurm that it does not have any more; 2 if that fails.
+
+    Those that are declared are asked for first, so a job that begins meanwhile stays. Jobs with
+    other names, which people declare, stay too.
+    """
+    try:
+        settings = settings_of(file.read_text()) if file.exists() else Settings()
+        listed = [settings.dlcmd, "--quiet", "--json", "alloc", "job", "ls"]
+        records = _said_by(listed, variables_of(settings)).splitlines()
+        declared = [str(json.loads(record)["job"]) for record in records]
+        queue = ["squeue", "--noheader", "--array", "--all", "--format=%A"]
+        present = set(_said_by(queue, dict(os.environ)).split())
+        ended = [job for job in declared if _JOB_ID.fullmatch(job) and job not in present]
+        wrong = [run(_forgotten(job, settings), settings) for job in ended]
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        wrong = [str(error)]
+    for each in filter(None, wrong):
+        print(f"error: {each}", file=sys.stderr)
+    return 2 if any(wrong) else 0
+
+
+def _said_by(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        command, env=variables, stdout=subprocess.PIPE, timeout=60, check=True, encoding="utf-8"
+    )
+    return done.stdout
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run a hook; with `--check COMMENT`, show what it would run."""
+    """Run a hook; with `--check COMMENT`, show what it would run; with `--sweep`, clear up."""
     file = Path(__file__).with_name("settings.env")
     if len(arguments) == 2 and arguments[0] == "--check":
         return check(arguments[1], file)
+    if list(arguments) == ["--sweep"]:
+        return sweep(file)
+    if arguments:
+        print("usage: dieselfs_slurm.py [--check COMMENT | --sweep]", file=sys.stderr)
+        return 2
     hook(os.environ, file)
     return 0
 

@@ -279,6 +279,31 @@ def test_a_comment_can_be_checked_before(installed: Path) -> None:
     assert "write dieselfs:dataset=NAME" in bad.stderr
 
 
+@pytest.mark.parametrize("said", ["exit 3", "echo nonsense", "echo '{}'"])
+def test_a_sweep_that_cannot_know_forgets_nothing(installed: Path, said: str) -> None:
+    write_dlcmd(installed, f'echo "$@" >>"$CALLS"; {said}')
+    program = installed / "dieselfs_slurm.py"
+    done = subprocess.run([program, "--sweep"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert (installed / "calls").read_text() == "--quiet --json alloc job ls\n"
+
+
+def test_a_sweep_without_slurms_answer_forgets_nothing(installed: Path) -> None:
+    write_dlcmd(installed, """echo "$@" >>"$CALLS"; echo '{"job": "42"}'""")
+    squeue = installed / "squeue"
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    squeue.chmod(0o755)
+    path = f"{installed}:{os.environ['PATH']}"
+    program = installed / "dieselfs_slurm.py"
+    done = subprocess.run(
+        [program, "--sweep"], env={"PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "squeue" in done.stderr
+    assert (installed / "calls").read_text() == "--quiet --json alloc job ls\n"
+
+
 def test_what_is_copied_can_be_run() -> None:
     for name in ("hook", "dieselfs_slurm.py"):
         assert os.access(FOLDER / name, os.X_OK)

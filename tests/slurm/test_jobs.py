@@ -154,6 +154,19 @@ def test_no_job_depends_on_dieselfs(
     eventually(lambda: slurm.node_states() == {"idle"}, "no node is drained")
 
 
+def test_jobs_that_no_epilog_has_forgotten_are_swept(
+    slurm: SlurmCluster, site: Site, gate: Path
+) -> None:
+    job = slurm.submit(waiting_for(gate), COMMENT)
+    eventually(lambda: site.declared() == [job], "the job is declared")
+    for name in ("999999", "resnet"):
+        site.dlcmd("alloc", "job", "add", name, "pets", "--speed=1MB/s")
+    slurm.run(slurm.hooks / "dieselfs_slurm.py", "--sweep")
+    assert site.declared() == sorted([job, "resnet"])
+    site.dlcmd("alloc", "job", "rm", "resnet")
+    gate.touch()
+
+
 def test_a_job_waits_for_remote_io(slurm: SlurmCluster, gate: Path) -> None:
     license = f"--licenses=dieselfs_io:{IO_LICENSES * 3 // 4}"
     first = slurm.submit(waiting_for(gate), license)
