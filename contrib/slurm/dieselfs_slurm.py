@@ -8,8 +8,8 @@ A user says it in the comment of the job:
 Slurm's controller then runs `dlcmd alloc job add` when the job gets its nodes, and `dlcmd alloc job
 rm` when it has ended, in whichever way. With `mount=yes` each node mounts the dataset for the time
 of the job. `hook` starts this program, and `settings.env` beside it says what is allowed.
-By hand, `dieselfs_slurm.py --check COMMENT` shows what would be run, and `--sweep` forgets jobs that
-have ended while no epilog could say so.
+By hand, `--check COMMENT` shows what would be run for a job, and `--sweep` forgets jobs that ended
+while no epilog could say so.
 
 It needs Python 3.7 and its standard library alone, so that it can report a `dlcmd` that is broken.
 """
