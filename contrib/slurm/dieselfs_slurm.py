@@ -8,8 +8,7 @@ A user says it in the comment of the job:
 Slurm's controller then runs `dlcmd alloc job add` when the job gets its nodes, and `dlcmd alloc job
 rm` when it has ended, in whichever way. With `mount=yes` each node mounts the dataset for the time
 of the job. `hook` starts this program, and `settings.env` beside it says what is allowed.
-By hand, `--check COMMENT` shows what would be run for a job, and `--sweep` forgets jobs that ended
-while no epilog could say so.
+By hand, `--check COMMENT` shows what would be run, and `--sweep` undoes what no epilog has undone.
 
 It needs Python 3.7 and its standard library alone, so that it can report a `dlcmd` that is broken.
 """
@@ -41,6 +40,8 @@ _VALUES = {
 }
 """No value can be taken for an option, whatever a user writes."""
 _JOB_ID = re.compile(r"[0-9]+")
+_PREFIX = "DIESELFS_SLURM_"
+_SETTINGS = {"DLCMD", "DECLARE", "LIMIT_S", "MOUNTS", "DATASETS", "MOUNT_LIMIT_S", "LOG"}
 _MOST_LOGGED_BYTES = 2000
 
 
@@ -105,26 +106,23 @@ def settings_of(text: str) -> Settings:
     """Return the settings of a file of NAME=VALUE lines. Raises `ValueError` for what is wrong."""
     lines = (line.strip() for line in text.splitlines())
     values = dict(_assignment(line) for line in lines if line and not line.startswith("#"))
-    prefix = "DIESELFS_SLURM_"
-    names = [name for name in values if name.startswith(prefix)]
-    ours = {name[len(prefix) :]: values.pop(name) for name in names}
-    settings = Settings(environment=tuple(values.items()))
-    convert = {
-        "DLCMD": ("dlcmd", str),
-        "DECLARE": ("declared_by", str),
-        "LIMIT_S": ("limit_s", float),
-        "MOUNTS": ("mounts", Path),
-        "DATASETS": ("datasets", lambda text: tuple(part.strip() for part in text.split(","))),
-        "MOUNT_LIMIT_S": ("mount_limit_s", float),
-        "LOG": ("log", Path),
-    }
-    for name, value in ours.items():
-        if name not in convert:
-            raise ValueError(f"{prefix}{name} is no setting")
-        field, kind = convert[name]
-        settings = settings._replace(**{field: kind(value)})
+    names = [name for name in values if name.startswith(_PREFIX)]
+    ours = {name[len(_PREFIX) :]: values.pop(name) for name in names}
+    for name in ours.keys() - _SETTINGS:
+        raise ValueError(f"{_PREFIX}{name} is no setting")
+    default, patterns = Settings(), ours.get("DATASETS", "").split(",")
+    settings = Settings(
+        dlcmd=ours.get("DLCMD", default.dlcmd),
+        declared_by=ours.get("DECLARE", default.declared_by),
+        limit_s=float(ours.get("LIMIT_S", default.limit_s)),
+        mounts=Path(ours["MOUNTS"]) if "MOUNTS" in ours else None,
+        datasets=tuple(part.strip() for part in patterns if part.strip()),
+        mount_limit_s=float(ours.get("MOUNT_LIMIT_S", default.mount_limit_s)),
+        log=Path(ours["LOG"]) if "LOG" in ours else None,
+        environment=tuple(values.items()),
+    )
     if settings.declared_by not in ("controller", "nodes"):
-        raise ValueError(f"{prefix}DECLARE={settings.declared_by}: write controller or nodes")
+        raise ValueError(f"{_PREFIX}DECLARE={settings.declared_by}: write controller or nodes")
     return settings
 
 
@@ -286,25 +284,33 @@ def check(comment: str, file: Path) -> int:
 
 
 def sweep(file: Path) -> int:
-    """Forget declared jobs with ids of Slurm that it does not have any more; 2 if that fails.
+    """Forget and unmount for jobs that Slurm does not have any more; return 2 if that fails.
 
-    Those that are declared are asked for first, so a job that begins meanwhile stays. Jobs with
-    other names, which people declare, stay too.
+    Slurm is asked last, so a job that begins meanwhile stays. Jobs with other names than its ids,
+    which people declare, stay too.
     """
     try:
         settings = settings_of(file.read_text()) if file.exists() else Settings()
         listed = [settings.dlcmd, "--quiet", "--json", "alloc", "job", "ls"]
         records = _said_by(listed, variables_of(settings)).splitlines()
         declared = [str(json.loads(record)["job"]) for record in records]
+        mounts = settings.mounts
+        mounted = os.listdir(mounts) if mounts and mounts.exists() else []
         queue = ["squeue", "--noheader", "--array", "--all", "--format=%A"]
         present = set(_said_by(queue, dict(os.environ)).split())
-        ended = [job for job in declared if _JOB_ID.fullmatch(job) and job not in present]
-        wrong = [run(_forgotten(job, settings), settings) for job in ended]
+        steps = [_forgotten(job, settings) for job in _ended(declared, present)]
+        for job in _ended(mounted, present):
+            steps += _unmounted(job, settings)
+        wrong = [run(step, settings) for step in steps]
     except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
         wrong = [str(error)]
     for each in filter(None, wrong):
         print(f"error: {each}", file=sys.stderr)
     return 2 if any(wrong) else 0
+
+
+def _ended(jobs: Sequence[str], present: set[str]) -> list[str]:
+    return [job for job in jobs if _JOB_ID.fullmatch(job) and job not in present]
 
 
 def _said_by(command: Sequence[str], variables: Mapping[str, str]) -> str:

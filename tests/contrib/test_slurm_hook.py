@@ -211,9 +211,17 @@ def test_the_hook_calls_dlcmd(installed: Path) -> None:
 
 def test_the_hook_does_nothing_for_other_jobs(installed: Path) -> None:
     (installed / "dieselfs_slurm.py").write_text('#!/bin/sh\ntouch "$0.started"\n')
-    for context in ("prolog_slurmctld", "epilog_slurmctld", "prolog_slurmd"):
-        run_hook(installed, context, "my run")
-    assert not (installed / "dieselfs_slurm.py.started").exists()
+    started = installed / "dieselfs_slurm.py.started"
+    mounts = installed / "jobs"
+    contexts = ("prolog_slurmctld", "epilog_slurmctld", "prolog_slurmd", "epilog_slurmd")
+    for settings in ({}, {"MOUNTS": mounts}):
+        write_dlcmd(installed, "exit 1", **settings)
+        for context in contexts:
+            run_hook(installed, context, "my run")
+            assert not started.exists()
+    (mounts / "42").mkdir(parents=True)
+    run_hook(installed, "epilog_slurmd", "my run")
+    assert started.exists()  # it has a mount to remove
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ NODES: Final = ("n1", "n2")
 IO_LICENSES: Final = 4000
 _PATH: Final = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 _END_S: Final = 30.0
+_REQUEUED_S: Final = 20
+"""The seconds after which credentials expire, and until which requeued jobs wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ctld}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire={_REQUEUED_S}
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state

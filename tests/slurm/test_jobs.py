@@ -58,6 +58,18 @@ def test_a_job_that_is_cancelled_or_killed_is_forgotten(
     eventually(lambda: not site.declared(), "the job is forgotten")
 
 
+def test_a_requeued_job_is_forgotten_until_it_runs_again(
+    slurm: SlurmCluster, site: Site, gate: Path
+) -> None:
+    job = slurm.submit(waiting_for(gate), COMMENT, "--requeue")
+    eventually(lambda: site.declared() == [job], "the job is declared")
+    slurm.until(job, "RUNNING")
+    slurm.run("scontrol", "requeue", job)
+    eventually(lambda: not site.declared(), "the job is forgotten")
+    eventually(lambda: site.declared() == [job], "the job is declared again")
+    gate.touch()
+
+
 def test_nodes_may_declare_instead_of_the_controller(
     slurm: SlurmCluster, site: Site, configure: Configure, gate: Path
 ) -> None:
@@ -101,6 +113,26 @@ def test_a_killed_jobs_mount_is_unmounted(
     assert slurm.output(job) == "begun\n"
     slurm.run("scontrol", "update", f"JobId={job}", "Comment=another")
     slurm.run("scancel", "--full", "--signal=KILL", job)
+    eventually(lambda: not (site.mounts / job).exists(), "the mount and its directory are gone")
+
+
+def test_a_mount_that_takes_too_long_is_unmounted_all_the_same(
+    slurm: SlurmCluster, site: Site, configure: Configure, tmp_path: Path
+) -> None:
+    dlcmd = tmp_path / "dlcmd"
+    dlcmd.write_text(f"""#!/bin/sh
+real={site.folder}/dlcmd
+case "$*" in
+*"--job="*) "$real" "$@"; exec tail -f /dev/null ;;
+esac
+exec "$real" "$@"
+""")
+    dlcmd.chmod(0o755)
+    configure(MOUNTS=site.mounts, DATASETS="pets", DLCMD=dlcmd, MOUNT_LIMIT_S=10)
+    job = slurm.submit(f"ls {site.mounts}/$SLURM_JOB_ID | wc -l", MOUNTED)
+    slurm.until(job, "COMPLETED")
+    assert slurm.output(job) == "20\n"
+    assert "s, and ended" in slurm.log.read_text()
     eventually(lambda: not (site.mounts / job).exists(), "the mount and its directory are gone")
 
 
@@ -154,15 +186,22 @@ def test_no_job_depends_on_dieselfs(
     eventually(lambda: slurm.node_states() == {"idle"}, "no node is drained")
 
 
-def test_jobs_that_no_epilog_has_forgotten_are_swept(
-    slurm: SlurmCluster, site: Site, gate: Path
+def test_what_no_epilog_has_undone_is_swept(
+    slurm: SlurmCluster, site: Site, configure: Configure, gate: Path
 ) -> None:
-    job = slurm.submit(waiting_for(gate), COMMENT)
+    configure(MOUNTS=site.mounts, DATASETS="pets")
+    job = slurm.submit(waiting_for(gate), f"{COMMENT},mount=yes")
     eventually(lambda: site.declared() == [job], "the job is declared")
+    eventually((site.mounts / job / "0.jpg").exists, "its dataset is mounted")
+    left = site.mounts / "999998"
+    left.mkdir()
+    site.dlcmd("mount", "--no-index", "pets", left)
     for name in ("999999", "resnet"):
         site.dlcmd("alloc", "job", "add", name, "pets", "--speed=1MB/s")
     slurm.run(slurm.hooks / "dieselfs_slurm.py", "--sweep")
     assert site.declared() == sorted([job, "resnet"])
+    assert [folder.name for folder in site.mounts.iterdir()] == [job]
+    assert (site.mounts / job / "0.jpg").exists()
     site.dlcmd("alloc", "job", "rm", "resnet")
     gate.touch()
 
