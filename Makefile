@@ -9,7 +9,7 @@ CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-racy test-docs test-dist test-frameworks test-ceph test-slurm docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-racy test-docs test-dist test-frameworks test-ceph test-slurm slurm-packages docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -36,7 +36,7 @@ test: check docs  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to ch
 test-racy: torch  ## the tests of threads, processes, mounts and peers, ROUNDS=20 times beside a busy machine
 	@scripts/test-racy.sh $(or $(ROUNDS),20)
 
-test-docs: torch  ## run the commands and Python blocks of all pages, in an environment made as they say
+test-docs: torch slurm-packages  ## run the commands and Python blocks of all pages, in an environment made as they say
 	@DIESELFS_ALL_PAGES=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/docs
 
 test-dist: dist torch  ## install the packages of dist/ into empty environments, and read through a mount there
@@ -58,9 +58,11 @@ test-ceph: torch  ## the stores against a real Ceph: librados and its S3 gateway
 	@scripts/ceph.sh install
 	@DIESELFS_CEPH=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/ceph
 
-test-slurm: torch  ## the prolog and epilog against Debian's Slurm, two nodes on loopback (installs it)
-	@PATH=$$PATH:/usr/sbin; for program in slurmctld slurmd sbatch munged; do command -v $$program; done | grep -c . | grep -qx 4 || scripts/setup.sh --as-root slurmctld slurmd slurm-client munge
+test-slurm: torch slurm-packages  ## the prolog and epilog against Debian's Slurm, two nodes on loopback (installs it)
 	@DIESELFS_SLURM=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/slurm
+
+slurm-packages:
+	@PATH=$$PATH:/usr/sbin; for program in slurmctld slurmd sbatch munged; do command -v $$program; done | grep -c . | grep -qx 4 || scripts/setup.sh --as-root slurmctld slurmd slurm-client munge
 
 soak: torch  ## half an hour of training while its store and other mounts come and go; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.faults.soak $(SOAK_ARGS)

@@ -46,3 +46,54 @@ import json, sys
 for line in sys.stdin:
     print(json.loads(line)["mountpoint"])' | xargs -r -d "\n" dlcmd -q umount --lazy
 }
+
+slurm_here() {  # a Slurm whose controller and only node are this machine, and Redis at cache1:6379
+    local host user=slurm
+    host=$(hostname -s)
+    # As Debian's Slurm does, unless the environment's Python is below /root.
+    setpriv --reuid=slurm --regid=slurm --clear-groups .venv/bin/python -c '' 2>/dev/null || user=root
+    PATH=$PATH:/usr/sbin
+    mkdir -p /run/munge /var/log/munge /var/spool/slurm /etc/slurm
+    chown $user /var/spool/slurm
+    munged --force >/dev/null 2>&1
+    cat >/etc/slurm/slurm.conf <<CONF
+ClusterName=here
+SlurmctldHost=$host(127.0.0.1)
+SlurmUser=$user
+StateSaveLocation=/var/spool/slurm
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/var/spool/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+NodeName=$host NodeAddr=127.0.0.1 CPUs=4
+PartitionName=all Nodes=ALL Default=YES State=UP
+CONF
+    slurmctld >/dev/null 2>&1
+    slurmd >/dev/null 2>&1
+    until [[ $(sinfo --noheader --format=%T) == idle ]]; do sleep 0.2; done
+    redis_at 6379
+    export DIESELFS_STORE=file:///shared/dieselfs DIESELFS_INDEX=redis://cache1:6379
+}
+
+systemctl() {  # systemctl restart slurmctld: where no systemd runs
+    [[ $* == "restart slurmctld" ]]
+    local pid
+    pid=$(</var/spool/slurm/slurmctld.pid)
+    kill "$pid"
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+    slurmctld >/dev/null 2>&1
+    until scontrol ping | grep -q UP; do sleep 0.2; done
+}
+
+slurm_job_is_declared() {  # and its dataset is mounted
+    local job
+    job=$(squeue --noheader --format=%i)
+    until [[ -s slurm-$job.out ]]; do sleep 0.2; done
+    [[ $(<"slurm-$job.out") == 360 ]]
+    dlcmd --json alloc job ls | grep -q "\"job\": \"$job\""
+}
