@@ -37,6 +37,8 @@ OWNERS = {
     "rich": ["dieselfs/cli/"],
     "torch": ["dieselfs/integrations/torch_"],  # an extra: what these modules decide, others hold
     "PIL": ["dieselfs/integrations/image_files"],
+    "kubernetes": ["dieselfs/allocation/kubernetes/"],  # an extra
+    "urllib3": ["dieselfs/allocation/kubernetes/"],  # its errors, which the client passes on
     "scipy": ["dieselfs/allocation/policies/linear_program"],  # an extra: linear programs
     "numpy": ["chunkstore/", "metadata/", "dieselfs/"],  # columns of entries are everywhere
     "xxhash": ["chunkstore/", "metadata/", "dieselfs/"],  # and so are checksums

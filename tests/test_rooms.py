@@ -23,6 +23,7 @@ ARROWS = {
         "allocation": "a declared job is told to policies",
         "cache.jobs": "names of jobs; records of others are read with the same doubts",
         "cache.node": "a node's directory is in shared memory, in files as job records are",
+        "cache.ssd": "sizes in annotations are read as other commands read them",
     },
     "allocation.simulation": {
         "advice": "what known orders bring is compared with Belady's optimum",
@@ -50,6 +51,11 @@ ARROWS = {
         "allocation.directory": "what is in force, who reads, and where decisions are published",
         "cache.jobs": "names of jobs are checked",
         "cache.ssd": "sizes are told",
+    },
+    "allocation.kubernetes": {
+        "allocation.directory": "jobs of pods are declared there, and told what it decides",
+        "cache.jobs": "a pod's job is named as its readers name it",
+        "snapshots": "sizes of datasets, as the store has them",
     },
     "shuffle": {},
     "dataset": {},

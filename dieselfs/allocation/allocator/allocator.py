@@ -31,6 +31,14 @@ SMALL: Final = 0.02
 _CHANGED: Final = 0.05
 """A demand that changes by this much is allocated for at once."""
 
+Readers = Callable[[Sequence[ReaderLease], Decisions], Sequence[ReaderLease]]
+"""Returns the leases of all readers: those of the directory, which it is given, and others."""
+
+
+def directory_readers(leases: Sequence[ReaderLease], decisions: Decisions) -> Sequence[ReaderLease]:
+    """Return the leases of the directory alone."""
+    return leases
+
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
@@ -52,11 +60,14 @@ class Allocator:
         policy: Policy,
         capacity: Callable[[], tuple[int, float]],
         clock: Callable[[], float] = time.monotonic,
+        readers: Readers = directory_readers,
     ) -> None:
         """`capacity` returns the bytes of cache and the bytes a second of remote IO that there are.
 
         Raising `RegistryUnavailable`, it says that it does not know; then nothing is allocated.
+        `readers` adds leases that stand for readers which publish none.
         """
+        self._readers = readers
         self._policy, self._capacity, self._clock = policy, capacity, clock
         self.id = f"{os.uname().nodename}:{os.getpid()}:{os.urandom(4).hex()}"
         self._lent, self._remembered = LentOut(), Remembered()
@@ -91,7 +102,7 @@ class Allocator:
         if rising is not None:
             _News.of(rising, decisions, raises=True).publish(rising, directory)
         leases = directory.leases()
-        jobs = present_jobs(entries, leases)
+        jobs = present_jobs(entries, self._readers(leases, decisions))
         total = self._total(jobs, leases, decisions, now)
         if rising is not None or not self._is_due(jobs, total, now):
             return None

@@ -98,6 +98,8 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
     regular: bool = True
     repeats_items: bool = False
     order: ReadingOrder = "random"
+    source: Annotated[str, Meta(max_length=MAX_JOB_BYTES)] = ""
+    """The program that declares and removes it, as `kubernetes:NAMESPACE`; empty: a person."""
     stamp: _Stamp = 0
 
     @property
@@ -119,6 +121,11 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
             self.repeats_items or self.order == "draws",
             self.order,
         )
+
+
+def is_same(entry: JobEntry, other: JobEntry) -> bool:
+    """Return whether two declarations say the same, whenever they were made."""
+    return msgspec.structs.replace(entry, stamp=0) == msgspec.structs.replace(other, stamp=0)
 
 
 StampedRecord = CacheDecision | IoDecision | JobEntry

@@ -22,7 +22,7 @@ def names_callers(given: str | None, configured: Setting | None) -> bool:
 def job_name(
     given: str | None, configured: Setting | None, task: str | None, environment: Mapping[str, str]
 ) -> str:
-    """Return the job's name: as given, as configured, Slurm's job id, or the task's name.
+    """Return the job's name: as given, as configured, Slurm's job id, the pod's, or the task's.
 
     "" stands for a reader without a name. Raises `UsageError` for a name that cannot be one.
     """
@@ -33,7 +33,11 @@ def job_name(
     if configured is not None:
         return checked_job(configured.value, configured.origin)
     slurm = environment.get(SLURM_VARIABLE, "")
-    return slurm if slurm and is_job_name(slurm) else task or ""
+    if slurm and is_job_name(slurm):
+        return slurm
+    from dieselfs.cache.jobs.pod_info import pod_job_name  # it needs this module
+
+    return pod_job_name(environment) or task or ""
 
 
 def checked_job(name: str, origin: str) -> str:

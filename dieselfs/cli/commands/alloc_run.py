@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dieselfs.allocation.allocator.allocator import Allocated, Allocator
     from dieselfs.allocation.directory.port import AllocationDirectory
+    from dieselfs.allocation.kubernetes.kubernetes_jobs import KubernetesJobs
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
         "dlcmd alloc run --remote-io 4GB/s --cache 2TiB",
         "dlcmd alloc run --policy max-min --remote-io 4GB/s",
         "dlcmd alloc run --remote-io 24MB/s --cache 300MiB --system quiver",
+        "dlcmd alloc run --remote-io 4GB/s --cache 2TiB --kubernetes --namespace training",
     ],
 )
 @click.option(
@@ -49,8 +51,31 @@ log = logging.getLogger(__name__)
     help="What the store gives to the whole cluster.",
 )
 @size_option("--cache", help_text="The cache to divide (default: that of the cache cluster).")
+@click.option(
+    "--kubernetes",
+    is_flag=True,
+    help="Take the jobs of annotated pods, and annotate them with their shares.",
+)
+@click.option(
+    "--namespace", metavar="NAME", help="The pods' namespace (default: that of this process)."
+)
+@click.option(
+    "--annotation-prefix",
+    metavar="PREFIX",
+    envvar="DIESELFS_ANNOTATION_PREFIX",
+    default="dieselfs.io/",
+    show_default=True,
+    help="The beginning of the names of annotations.",
+)
 def run_command(
-    context: CommandContext, policy: str, system: str | None, remote_io: str, cache: int | None
+    context: CommandContext,
+    policy: str,
+    system: str | None,
+    remote_io: str,
+    cache: int | None,
+    kubernetes: bool,
+    namespace: str | None,
+    annotation_prefix: str,
 ) -> None:
     """Divide cache and remote IO among the jobs that read now, until it is interrupted.
 
@@ -62,7 +87,7 @@ def run_command(
     depends on it: without any, all readers keep what they have. `dlcmd alloc show` shows what that
     is.
     """
-    from dieselfs.allocation.allocator.allocator import Allocator
+    from dieselfs.allocation.allocator.allocator import Allocator, directory_readers
     from dieselfs.allocation.allocator.capacity import capacity_of
     from dieselfs.allocation.directory.directories import allocation_directory
     from dieselfs.allocation.job_table import byte_rate
@@ -76,18 +101,33 @@ def run_command(
     context = context.shared()
     capacity = capacity_of(context.config, cache, byte_rate("--remote-io", remote_io))
     log_to_stderr()
-    allocator = Allocator(chosen, capacity)
+    pods = _connected(context, namespace, annotation_prefix) if kubernetes else None
+    readers = directory_readers if pods is None else pods.leases
+    allocator = Allocator(chosen, capacity, readers=readers)
     directory = allocation_directory(context.config.index.value)
     context.output.line(f"allocating, in {directory}")
     try:
-        _run(allocator, directory, lambda found: _report(context, found))
+        if pods is not None:
+            pods.start()
+        _run(allocator, directory, pods, lambda found: _report(context, found))
     finally:
         allocator.end(directory)
         directory.close()
+        if pods is not None:
+            pods.close()
+
+
+def _connected(context: CommandContext, namespace: str | None, prefix: str) -> KubernetesJobs:
+    from dieselfs.allocation.kubernetes.connection import connect
+
+    return connect(context.config, namespace, prefix)
 
 
 def _run(
-    allocator: Allocator, directory: AllocationDirectory, report: Callable[[Allocated], None]
+    allocator: Allocator,
+    directory: AllocationDirectory,
+    pods: KubernetesJobs | None,
+    report: Callable[[Allocated], None],
 ) -> None:
     """Allocate until a signal ends it; a directory that is away is logged, and asked again."""
     from dieselfs.allocation.allocator.allocator import BEAT_S
@@ -100,6 +140,8 @@ def _run(
     while not ended.is_set():
         try:
             found = allocator.beat(directory)
+            if pods is not None and not isinstance(found, str):
+                pods.beat(directory)
         except RegistryUnavailable as error:
             if not is_out:
                 log.warning("nothing is allocated now, and readers keep what they have: %s", error)
