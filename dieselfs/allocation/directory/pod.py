@@ -32,8 +32,8 @@ class PodDirectory(FolderDirectory):
         self, path: Path, folder: Path | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
         """`path` is the file of annotations; `folder` is that of `FolderDirectory`."""
-        super().__init__(folder)
         self._path, self._prefix = path, annotation_prefix(environment)
+        super().__init__(folder)
         self._fields: dict[str, str] | None = None
         self._job = ""
         self._dataset: str | None = None

@@ -48,7 +48,7 @@ class AnnotationWriter:
         self._api, self._prefix, self._clock = api, prefix, clock
         self._wanted: dict[str, Wanted] = {}
         self._written: dict[str, tuple[Mapping[str, str], Given]] = {}
-        """The annotations that each pod had, and what was written; kept until the watch shows it."""
+        """The annotations that each pod had, and what was written, until the watch shows it."""
         self._not_before: dict[str, float] = {}
         self._fault = ""
         self._back_off = BackOff(random.random)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedPods:
-    """The pods, from `start` until `close`. While the API server is away, they stay as they were."""
+    """The pods, from `start` until `close`; they stay as they are while no server answers."""
 
     def __init__(self, api: PodApi) -> None:
         self._api = api
