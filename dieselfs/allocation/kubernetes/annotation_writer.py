@@ -40,7 +40,7 @@ class Wanted:
 
 
 class AnnotationWriter:
-    """Writes what is wanted, from `start` until `close`."""
+    """Writes what is wanted, from `start` until `end`."""
 
     def __init__(
         self, api: PodApi, prefix: str, clock: Callable[[], float] = time.monotonic
@@ -59,11 +59,14 @@ class AnnotationWriter:
         """Begin to write. Returns at once."""
         self._thread.start()
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Write no more; the `PodApi` is to be closed as well, before."""
+    def end(self) -> None:
+        """Write no more after the request that is under way."""
         self._ending.set()
         with self._changed:
             self._changed.notify_all()
+
+    def join(self, timeout_s: float = 5.0) -> None:
+        """Wait for the end of the thread."""
         self._thread.join(timeout_s)
 
     def want(self, wanted: Mapping[str, Wanted]) -> None:

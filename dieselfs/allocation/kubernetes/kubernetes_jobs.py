@@ -44,6 +44,8 @@ class KubernetesJobs:
         self._reading = PodJobs(prefix, find, log.warning)
         self._watched = WatchedPods(api)
         self._writer = AnnotationWriter(api, prefix)
+        self._jobs: Sequence[PodJob] = ()
+        """The jobs that are declared."""
 
     def start(self) -> None:
         """Begin to watch pods. Returns at once."""
@@ -52,9 +54,11 @@ class KubernetesJobs:
 
     def close(self) -> None:
         """Watch and write no more; the annotations of pods stay."""
+        self._writer.end()
+        self._watched.end()
         self._api.close()
-        self._writer.close()
-        self._watched.close()
+        self._writer.join()
+        self._watched.join()
 
     @property
     def waiting(self) -> int:
@@ -63,10 +67,9 @@ class KubernetesJobs:
 
     def leases(self, found: Sequence[ReaderLease], decisions: Decisions) -> Sequence[ReaderLease]:
         """Return the leases of the directory, and those that stand for pods without any."""
-        pods = None if self._readers_publish else self._watched.pods()
-        if pods is None:
-            return found
-        return [*found, *stand_ins(self._reading.of(pods), found, decisions)]
+        return (
+            found if self._readers_publish else [*found, *stand_ins(self._jobs, found, decisions)]
+        )
 
     def beat(self, directory: AllocationDirectory) -> None:
         """Declare the jobs of pods, and annotate pods. Call it while the allocator leads.
@@ -78,6 +81,7 @@ class KubernetesJobs:
             return
         jobs = self._reading.of(pods)
         self._declare(jobs, directory)
+        self._jobs = jobs
         self._writer.want(self._wanted(pods, jobs, directory.decisions(), directory.leases()))
 
     def _declare(self, jobs: Sequence[PodJob], directory: AllocationDirectory) -> None:

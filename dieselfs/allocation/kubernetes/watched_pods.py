@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedPods:
-    """The pods, from `start` until `close`; they stay as they are while no server answers."""
+    """The pods, from `start` until `end`; they stay as they are while no server answers."""
 
     def __init__(self, api: PodApi) -> None:
         self._api = api
@@ -40,9 +40,12 @@ class WatchedPods:
         """Begin to watch. Returns at once."""
         self._thread.start()
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Watch no longer; the `PodApi` is to be closed as well, before."""
+    def end(self) -> None:
+        """Watch no longer. A watch that is under way ends when the `PodApi` is closed."""
         self._ending.set()
+
+    def join(self, timeout_s: float = 5.0) -> None:
+        """Wait for the end of the thread."""
         self._thread.join(timeout_s)
 
     def pods(self) -> Mapping[str, Pod] | None:
