@@ -6,6 +6,7 @@ import os
 
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.directory.port import AllocationDirectory
+from dieselfs.cache.jobs.job_name import annotations_path
 from dieselfs.cache.jobs.registries import is_redis
 
 
@@ -26,8 +27,6 @@ def allocation_directory(index_url: str) -> AllocationDirectory:
 
 
 def _directory_here() -> AllocationDirectory:
-    from dieselfs.cache.jobs.pod_info import annotations_path
-
     path = annotations_path(os.environ)
     if path is None:
         return FolderDirectory()

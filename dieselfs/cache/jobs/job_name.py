@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from dieselfs.config import Setting
@@ -10,6 +11,10 @@ from dieselfs.errors import UsageError
 
 MAX_JOB_BYTES: Final = 128
 SLURM_VARIABLE: Final = "SLURM_JOB_ID"
+ANNOTATIONS_VARIABLE: Final = "DIESELFS_POD_ANNOTATIONS"
+"""The path of the file that has the annotations of this process's pod; empty for none."""
+ANNOTATIONS_PATH: Final = Path("/etc/podinfo/annotations")
+"""The path without the variable, if a file is there. Kubernetes' documentation has the same."""
 CALLERS: Final = "callers"
 """The name that stands for the jobs of those who read through a mount."""
 
@@ -35,9 +40,27 @@ def job_name(
     slurm = environment.get(SLURM_VARIABLE, "")
     if slurm and is_job_name(slurm):
         return slurm
-    from dieselfs.cache.jobs.pod_info import pod_job_name  # it needs this module
+    return _pod_job_name(environment) or task or ""
 
-    return pod_job_name(environment) or task or ""
+
+def _pod_job_name(environment: Mapping[str, str]) -> str:
+    path = annotations_path(environment)
+    if path is None:
+        return ""
+    from dieselfs.cache.jobs.pod_info import pod_job_name  # most processes are in no pod
+
+    return pod_job_name(path, environment)
+
+
+def annotations_path(environment: Mapping[str, str]) -> Path | None:
+    """Return the path of the pod's annotations; None if this process is in no pod that has some.
+
+    The file that the variable names need not exist yet.
+    """
+    named = environment.get(ANNOTATIONS_VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    return ANNOTATIONS_PATH if ANNOTATIONS_PATH.is_file() else None
 
 
 def checked_job(name: str, origin: str) -> str:

@@ -17,10 +17,6 @@ from dieselfs.cache.jobs.job_name import is_job_name
 
 log = logging.getLogger(__name__)
 
-ANNOTATIONS_VARIABLE: Final = "DIESELFS_POD_ANNOTATIONS"
-"""The path of the file of annotations; empty for none."""
-ANNOTATIONS_PATH: Final = Path("/etc/podinfo/annotations")
-"""The path without the variable, if a file is there. Kubernetes' documentation has the same."""
 PREFIX_VARIABLE: Final = "DIESELFS_ANNOTATION_PREFIX"
 PREFIX: Final = "dieselfs.io/"
 """The prefix of annotations without the variable."""
@@ -41,27 +37,13 @@ _ESCAPE: Final = re.compile(
 _LETTERS: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-def annotations_path(environment: Mapping[str, str]) -> Path | None:
-    """Return the path of the pod's annotations; None if this process is in no pod that has some.
-
-    The file that the variable names need not exist yet.
-    """
-    named = environment.get(ANNOTATIONS_VARIABLE)
-    if named is not None:
-        return Path(named) if named else None
-    return ANNOTATIONS_PATH if ANNOTATIONS_PATH.is_file() else None
-
-
 def annotation_prefix(environment: Mapping[str, str]) -> str:
     """Return the prefix of the annotations that concern DieselFS."""
     return environment.get(PREFIX_VARIABLE) or PREFIX
 
 
-def pod_job_name(environment: Mapping[str, str]) -> str:
-    """Return the name of this process's pod's job; empty if it is in no pod, or that has no job."""
-    path = annotations_path(environment)
-    if path is None:
-        return ""
+def pod_job_name(path: Path, environment: Mapping[str, str]) -> str:
+    """Return the name of the job of the pod with this file of annotations; empty if it has none."""
     try:
         annotations = read_fields(path)
     except OSError as error:

@@ -83,6 +83,9 @@ def run_command(
     SLURM_JOB_ID or the name of its task. How fast a job is and how often it reads its dataset is
     measured, or declared by `dlcmd alloc job add`. Decisions by hand stay.
 
+    With --kubernetes, pods with the annotation dieselfs.io/dataset declare jobs by annotations, and
+    are told their shares the same way.
+
     One allocator leads; others wait, and one of them takes over within 5 s when it is gone. Nothing
     depends on it: without any, all readers keep what they have. `dlcmd alloc show` shows what that
     is.

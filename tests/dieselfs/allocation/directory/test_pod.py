@@ -9,8 +9,9 @@ import pytest
 from dieselfs.allocation.directory.directories import allocation_directory
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.directory.pod import PodDirectory
-from dieselfs.cache.jobs import pod_info
-from dieselfs.cache.jobs.pod_info import ANNOTATIONS_VARIABLE, PREFIX_VARIABLE
+from dieselfs.cache.jobs import job_name
+from dieselfs.cache.jobs.job_name import ANNOTATIONS_VARIABLE
+from dieselfs.cache.jobs.pod_info import PREFIX_VARIABLE
 from dieselfs.errors import RegistryUnavailable
 from tests.contracts.allocation_directory import (
     GIB,
@@ -151,7 +152,7 @@ def test_a_file_that_is_missing_is_a_directory_that_does_not_answer(pod: Pod) ->
 
 
 def test_a_pod_is_found_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_info, "ANNOTATIONS_PATH", tmp_path / "none")
+    monkeypatch.setattr(job_name, "ANNOTATIONS_PATH", tmp_path / "none")
     assert type(allocation_directory("lmdb:///x")) is FolderDirectory
     monkeypatch.setenv(ANNOTATIONS_VARIABLE, str(tmp_path / "annotations"))
     assert isinstance(allocation_directory("lmdb:///x"), PodDirectory)

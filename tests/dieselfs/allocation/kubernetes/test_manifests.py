@@ -14,7 +14,8 @@ from dieselfs.allocation.kubernetes.official_client import OfficialClient
 from dieselfs.allocation.kubernetes.pod_jobs import DatasetFacts, PodJobs
 from dieselfs.allocation.kubernetes.pod_json import pod_of
 from dieselfs.allocation.kubernetes.pods import VERBS
-from dieselfs.cache.jobs.pod_info import ANNOTATIONS_PATH, LABELS, PREFIX
+from dieselfs.cache.jobs.job_name import ANNOTATIONS_PATH
+from dieselfs.cache.jobs.pod_info import LABELS, PREFIX
 from dieselfs.cli.commands.alloc_run import run_command
 from tests.services.kubernetes_server import KubernetesServer
 

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.cache.jobs import pod_info
-from dieselfs.cache.jobs.job_name import job_name
+from dieselfs.cache.jobs import job_name as names
+from dieselfs.cache.jobs.job_name import ANNOTATIONS_VARIABLE, annotations_path, job_name
 from dieselfs.cache.jobs.pod_info import (
-    ANNOTATIONS_VARIABLE,
     PREFIX_VARIABLE,
-    annotations_path,
     job_of_pod,
     parse_fields,
     pod_job_name,
@@ -47,7 +45,7 @@ def test_the_file_is_named_or_at_its_usual_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = tmp_path / "annotations"
-    monkeypatch.setattr(pod_info, "ANNOTATIONS_PATH", usual)
+    monkeypatch.setattr(names, "ANNOTATIONS_PATH", usual)
     assert annotations_path({}) is None
     assert annotations_path({ANNOTATIONS_VARIABLE: "/named"}) == Path("/named")
     usual.touch()
@@ -77,6 +75,7 @@ def test_a_process_is_of_its_pods_job(tmp_path: Path) -> None:
     assert job_name(None, None, "task", environment) == "batch"
     write_podinfo(tmp_path / "annotations", {"dieselfs.io/job": "a", "example.org/job": "b"})
     assert job_name(None, None, "task", environment) == "a"
-    assert pod_job_name({**environment, PREFIX_VARIABLE: "example.org/"}) == "b"
+    path = tmp_path / "annotations"
+    assert pod_job_name(path, {PREFIX_VARIABLE: "example.org/"}) == "b"
     assert job_name(None, None, "task", {**environment, "SLURM_JOB_ID": "7"}) == "7"
     assert job_name("given", None, "task", environment) == "given"
