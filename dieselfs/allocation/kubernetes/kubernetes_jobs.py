@@ -84,6 +84,11 @@ class KubernetesJobs:
         self._jobs = jobs
         self._writer.want(self._wanted(pods, jobs, directory.decisions(), directory.leases()))
 
+    def rest(self) -> None:
+        """Write nothing, as another allocator leads."""
+        self._jobs = ()
+        self._writer.want({})
+
     def _declare(self, jobs: Sequence[PodJob], directory: AllocationDirectory) -> None:
         """Declare jobs that are new or have changed, and remove those whose pods are gone.
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from dieselfs.allocation.kubernetes.pod_json import pod_of, version_of
 from dieselfs.allocation.kubernetes.pods import (
@@ -76,7 +77,8 @@ class OfficialClient:
         self._pace, self._ending = pace, threading.Event()
         self._client = client.ApiClient(configuration)
         self._api = client.CoreV1Api(self._client)
-        self._watch: watch.Watch | None = None
+        self._watched: Any = None
+        """The answer to the last watch that has begun."""
 
     def __str__(self) -> str:
         return f"the API server {self._client.configuration.host}"
@@ -96,21 +98,12 @@ class OfficialClient:
 
     def watch(self, version: str) -> Iterator[Changed]:
         """See `PodApi`."""
-        self._watch = found = watch.Watch(return_type="object")
         with self._asking("watch"):
-            for event in found.stream(
-                self._api.list_namespaced_pod,
-                self.namespace,
-                resource_version=version,
-                allow_watch_bookmarks=True,
-                timeout_seconds=_WATCH_S,
-                _request_timeout=(_TIMEOUT_S[0], _SILENCE_S),
-            ):
-                if event is not None:
-                    content = event["raw_object"]
-                    kind, now = event["type"], version_of(content)
-                    pods = [] if kind == "BOOKMARK" else self._pods_of([content])
-                    yield Changed(now, pods[0] if pods else None, kind == "DELETED")
+            for event in self._events(version):
+                content = event["raw_object"]
+                kind, now = event["type"], version_of(content)
+                pods = [] if kind == "BOOKMARK" else self._pods_of([content])
+                yield Changed(now, pods[0] if pods else None, kind == "DELETED")
 
     def annotate(self, pod: Pod, values: Mapping[str, str | None]) -> None:
         """See `PodApi`.
@@ -132,9 +125,32 @@ class OfficialClient:
     def close(self) -> None:
         """See `PodApi`."""
         self._ending.set()
-        if self._watch is not None:
-            self._watch.stop()
+        _break_off(self._watched)
         self._client.rest_client.pool_manager.clear()
+
+    def _events(self, version: str) -> Iterator[Mapping[str, Any]]:
+        """Yield events until the watch ends, or is silent for long after it has begun."""
+        self._watched = None
+        try:
+            for event in watch.Watch(return_type="object").stream(
+                self._begin_watch,
+                self.namespace,
+                resource_version=version,
+                allow_watch_bookmarks=True,
+                timeout_seconds=_WATCH_S,
+                _request_timeout=(_TIMEOUT_S[0], _SILENCE_S),
+            ):
+                if event is not None:
+                    yield event
+        except ReadTimeoutError:
+            if self._watched is None:
+                raise
+
+    def _begin_watch(self, *arguments: Any, **named: Any) -> Any:
+        self._watched = answer = self._api.list_namespaced_pod(*arguments, **named)
+        if self._ending.is_set():  # `close` may have come before there was something to end
+            _break_off(answer)
+        return answer
 
     def _page(self, **arguments: Any) -> Any:
         answer = self._api.list_namespaced_pod(
@@ -189,6 +205,15 @@ def _check(answer: Any) -> None:
         error = ApiException(status=answer.status, reason=answer.reason)
         error.body = content.decode(errors="replace")
         raise error
+
+
+def _break_off(answer: Any) -> None:
+    """End an answer that another thread reads."""
+    connection = getattr(answer, "connection", None)
+    end = getattr(connection, "sock", None)
+    if end is not None:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _message(error: ApiException) -> str:

@@ -30,6 +30,8 @@ class WatchedPods:
         self._version: str | None = None
         """The version from which to watch on; None: list first."""
         self._is_known = False
+        self._is_listed_only = False
+        """True if no watch has answered since the pods were listed."""
         self._fault = ""
         """The error that the log has, while it lasts."""
         self._back_off = BackOff(random.random)
@@ -59,8 +61,12 @@ class WatchedPods:
                 self._follow()
             except VersionExpired as error:
                 log.info("the pods are listed again: %s", error)
+                if self._is_listed_only:  # so the next watch may expire at once, too
+                    self._ending.wait(self._back_off.failed())
                 self._version = None
             except (PodsUnavailable, PodsDenied) as error:
+                if isinstance(error, PodsDenied):
+                    self._version = None  # an account that may not watch sees pods by lists
                 if not self._ending.is_set():
                     self._say(error)
                     self._ending.wait(self._back_off.failed())
@@ -75,6 +81,7 @@ class WatchedPods:
             with self._lock:
                 self._pods = {pod.uid: pod for pod in found.pods}
                 self._is_known, self._version = True, found.version
+            self._is_listed_only = True
         for change in self._api.watch(self._version):
             self._answered()
             self._take((change,))
@@ -92,7 +99,7 @@ class WatchedPods:
     def _answered(self) -> None:
         if self._fault:
             log.warning("pods are seen again")
-        self._fault = ""
+        self._fault, self._is_listed_only = "", False
         self._back_off.succeeded()
 
     def _say(self, error: PodsUnavailable | PodsDenied) -> None:

@@ -154,6 +154,8 @@ def _run(
                 log.warning("the directory answers again")
             is_out = False
             if isinstance(found, str):
+                if pods is not None:
+                    pods.rest()
                 if found != leader:
                     log.warning("another allocator leads: %s; this one waits for its end", found)
                 leader = found

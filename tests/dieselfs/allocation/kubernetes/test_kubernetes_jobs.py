@@ -216,6 +216,7 @@ def test_a_rule_that_is_missing_is_said_once(
     server: KubernetesServer, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with server.denying("patch", "watch"):
+        server.end_watches()
         server.add("a", asks("a"))
         eventually(lambda: cluster.beat() and "verbs: [patch]" in caplog.text)
         eventually(lambda: cluster.beat() and "verbs: [watch]" in caplog.text)
@@ -297,3 +298,16 @@ def test_a_thousand_pods_cost_two_requests_a_second(
     assert len(server.requests("list")) == 2
     for first, third in zip(times, times[2:], strict=False):
         assert third - first > 0.9  # two requests in each second
+
+
+def test_nothing_is_written_while_another_allocator_leads(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    for number in range(50):
+        server.add(f"pod-{number}", asks("a"))
+    cluster = Cluster(opened(server, tmp_path, 20.0), tmp_path / "directory")
+    eventually(lambda: cluster.beat() and server.requests("patch"))
+    cluster.pods.rest()
+    assert cluster.pods.waiting == 0
+    cluster.pods.close()
+    assert len(server.requests("patch")) < 50

@@ -60,6 +60,13 @@ def test_a_version_that_is_forgotten(server: KubernetesServer, api: OfficialClie
     assert len(server.requests("watch")) == 1
 
 
+def test_a_watch_that_is_silent_ends_without_a_fault(
+    server: KubernetesServer, api: OfficialClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(official_client, "_SILENCE_S", 0.05)
+    assert list(api.watch(api.pods().version)) == []
+
+
 def test_a_patch_changes_its_annotations_alone(
     server: KubernetesServer, api: OfficialClient
 ) -> None:
