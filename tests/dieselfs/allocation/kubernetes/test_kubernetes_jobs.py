@@ -311,3 +311,17 @@ def test_nothing_is_written_while_another_allocator_leads(
     assert cluster.pods.waiting == 0
     cluster.pods.close()
     assert len(server.requests("patch")) < 50
+
+
+def test_less_is_written_before_more(server: KubernetesServer, cluster: Cluster) -> None:
+    for job, rate in (("a", 10e6), ("b", 90e6)):
+        cluster.directory.allocate_remote_io(job, rate, origin="hand")
+        server.add(job, asks(job))
+    eventually(lambda: cluster.beat() and given(server, "a") and given(server, "b"))
+    eventually(lambda: cluster.beat() and not cluster.pods.waiting)
+    patches = len(server.requests("patch"))
+    for job, rate in (("a", 90e6), ("b", 10e6)):
+        cluster.directory.allocate_remote_io(job, rate, origin="hand")
+    cluster.beat()
+    eventually(lambda: len(server.requests("patch")) == patches + 2)
+    assert [each.name for each in server.requests("patch")[patches:]] == ["b", "a"]
