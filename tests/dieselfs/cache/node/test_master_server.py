@@ -435,3 +435,23 @@ def test_it_is_deserted_some_time_after_the_last_member_has_left(
     deserted.join(DEADLINE_S)
     assert time.monotonic() - began >= 0.05
     server.wait_until_left(0.0, 0.01)  # nobody ever comes: it does not wait for ever
+
+
+def test_a_member_of_a_job_joins_a_master_of_a_former_release_without_it(
+    folder: TaskFolder, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greet(self: Server, connection: object) -> None:
+        """Refuse what a former release does not know."""
+        greeting = packet_socket.receive(connection)  # type: ignore[arg-type]
+        self._selector.unregister(connection)  # type: ignore[arg-type]
+        self._ungreeted.discard(connection)  # type: ignore[arg-type]
+        if isinstance(greeting, JoinAsMember):
+            self._join(connection, greeting)  # type: ignore[arg-type]
+        else:
+            connection.close()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Server, "_greet", greet)
+    member = RemoteMaster(folder.socket_path, job="resnet")
+    assert not member.is_gone
+    assert server.members == 1
+    member.close()
