@@ -49,6 +49,8 @@ _WITHOUT_DEFAULT: Final = ("index_login", "job", *_TRACE_KEYS, *SHARED_KEYS[1:])
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
 _PATHS: Final = ("snapshots", "cache_cluster_secret_file", "ssd", "record_trace")
 DEFAULT_ORIGIN: Final = "default"
+TASK_VARIABLE: Final = "DIESELFS_TASK"
+"""The variable that names the task whose node memory a process shares."""
 _STORED: Final = "settings of "
 _LOGIN_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 

@@ -242,10 +242,12 @@ ARROWS = {
         "dataset": "filters say which files are copied",
     },
     "client": {
+        "allocation.readers": "a client says how large the dataset is that its job reads",
         "cache": "the settings of what it reads through",
         "cache.ports": "settings of peers are arguments",
         "cache.ssd": "an SSD tier is an argument",
         "cache.cluster": "a cache cluster is filled ahead of reads",
+        "cache.jobs": "a reader with a job pays for what it reads of the store",
         "cache.task": "samples are read from node memory",
         "cache.warmup": "tiers are filled ahead of reads",
         "dataset": "puts, deletes, listings",

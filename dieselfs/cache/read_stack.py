@@ -30,7 +30,7 @@ from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.jobs.job_name import job_name
-from dieselfs.cache.membership.peer_options import TASK_VARIABLE, from_environment
+from dieselfs.cache.membership.peer_options import from_environment
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
 from dieselfs.cache.ports.peer_settings import PeerSettings
@@ -39,7 +39,7 @@ from dieselfs.cache.read_settings import ReadSettings
 from dieselfs.cache.ssd.settings import SsdChoice, SsdSettings, chosen_tier, shared_tier, size_of
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
-from dieselfs.config import Config, load_config
+from dieselfs.config import TASK_VARIABLE, Config, load_config
 from dieselfs.errors import UsageError
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
@@ -90,11 +90,11 @@ def client_settings(
         ssd=chosen_tier(ssd, config),
         cache_cluster=configured_cluster(config, environment),
         cached_datasets=cached_datasets(None, config),
-        allocation=_client_allocation(config, task if peers is None else peers.task, environment),
+        allocation=client_allocation(config, task if peers is None else peers.task, environment),
     )
 
 
-def _client_allocation(
+def client_allocation(
     config: Config, task: str | None, environment: Mapping[str, str]
 ) -> AllocationSettings:
     """Return the settings of a client. Without a job it takes what it gets."""

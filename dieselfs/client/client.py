@@ -674,7 +674,8 @@ class Client:
         if self._store_source is None:
             from dieselfs.client.store_source import store_source
 
-            self._store_source = store_source(self.dataset, self.ssd, self._config)
+            self._store_source, close = store_source(self.dataset, self.ssd, self._config)
+            self._owned.callback(close)
         return self._store_source
 
     def _with_memory(

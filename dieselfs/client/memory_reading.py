@@ -35,6 +35,12 @@ class MemoryReading:
         """Read the files of a snapshot from now on, without a plan."""
         self.end_plan()
         self.samples = SampleReader(snapshot, self.memory)
+        own = None if self.stack.allocations is None else self.stack.allocations.own
+        if own is not None:
+            from dieselfs.allocation.readers.followed_progress import stored_bytes
+
+            own.reads(stored_bytes(snapshot))
+            own.measures_fetches()
         self.stack.warm_up(snapshot)
 
     @property

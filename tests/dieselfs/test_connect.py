@@ -1,14 +1,20 @@
 """`dieselfs.connect`: a client with the settings that `dlcmd` finds."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 import dieselfs
 from chunkstore.errors import NoStoreYet
+from chunkstore.stores.byte_rate import BURST_S
+from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.cache.node.task_folder import VARIABLE as MEMORY_VARIABLE
 from dieselfs.errors import AddressError, ConfigError, SnapshotNotFound
 from dieselfs.snapshots.tagging import tag_snapshot
 from metadata.errors import DatasetNotFound
+
+MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +71,22 @@ def test_the_public_names_are_there() -> None:
     assert all(getattr(dieselfs, name) is not None for name in dieselfs.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'conect'"):
         dieselfs.conect  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_job_pays_without_node_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("DIESELFS_JOB", "resnet")
+    with dieselfs.connect("pets", create=True) as client:
+        for number in range(8):
+            client.put(bytes(MIB), str(number))
+    directory = FolderDirectory()
+    directory.allocate_remote_io("resnet", 4 * MIB, origin="hand")
+    with dieselfs.connect("pets") as client:
+        began = time.monotonic()
+        for number in range(8):
+            assert client.get(str(number)) == bytes(MIB)
+        waited_s = time.monotonic() - began
+        [lease] = directory.leases()
+    assert (lease.job, lease.allowed_bytes_per_s) == ("resnet", 4 * MIB)
+    assert waited_s >= (8 * MIB - MIB) / (4 * MIB) - 2 * BURST_S
+    assert directory.leases() == []

@@ -115,7 +115,8 @@ class JobOverview:
 
 def overview(directory: AllocationDirectory) -> list[JobOverview]:
     """Return the overview of all jobs, by name. Raises `RegistryUnavailable`."""
-    entries, leases, decisions = directory.jobs(), directory.leases(), directory.decisions()
+    entries, decisions = directory.jobs(), directory.decisions()
+    leases = [lease for lease in directory.leases() if not lease.cache_bytes]  # of no cache node
     declared = {entry.job: entry for entry in entries}
     present = {job.name: job for job in present_jobs(entries, leases)}
     names = {*declared, *(lease.job for lease in leases), *(each.job for each in decisions.ios)}

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from dieselfs.allocation.directory.decisions import JobEntry
 from dieselfs.allocation.directory.reader_lease import ReaderLease
 from dieselfs.allocation.jobs import Job, JobState
@@ -43,12 +45,19 @@ class PresentJob:
 
 
 def present_jobs(entries: Iterable[JobEntry], leases: Iterable[ReaderLease]) -> list[PresentJob]:
-    """Return the jobs that have readers, by name."""
-    declared = {entry.job: entry for entry in entries}
+    """Return the jobs that have readers, by name.
+
+    A process that fetches for clients may not know how large their dataset is. Then other readers
+    of it say it, or declarations; a job of which nobody says it is left out.
+    """
+    declared, found = {entry.job: entry for entry in entries}, list(leases)
+    sizes = {entry.dataset_id: entry.dataset_bytes for entry in declared.values()}
+    sizes |= {lease.dataset_id: lease.dataset_bytes for lease in found if lease.dataset_bytes}
     readers: Mapping[str, list[ReaderLease]] = defaultdict(list)
-    for lease in leases:
-        if lease.dataset_bytes:
-            readers[lease.job].append(lease)
+    for lease in found:
+        size = lease.dataset_bytes or sizes.get(lease.dataset_id)
+        if size and not lease.cache_bytes:
+            readers[lease.job].append(structs.replace(lease, dataset_bytes=size))
     return [_present(declared.get(job), readers[job]) for job in sorted(readers)]
 
 

@@ -46,10 +46,9 @@ from dieselfs.cache.ports.peer_settings import (
 )
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import FILE_VARIABLE, VARIABLE, TaskSecret
-from dieselfs.config import Setting, load_config
+from dieselfs.config import TASK_VARIABLE, Setting, load_config
 from dieselfs.errors import ConfigError, UsageError
 
-TASK_VARIABLE: Final = "DIESELFS_TASK"
 CACHE_POLICIES: Final[tuple[CachePolicy, ...]] = ("oneshot", "on-demand")
 _NONE: Final = "none"
 _NAME: Final = re.compile(r"[!-~]{1,64}")

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dieselfs.cache.cluster.settings import CacheClusterOptions
-from dieselfs.cache.membership.peer_options import TASK_VARIABLE, PeerOptions
+from dieselfs.cache.membership.peer_options import PeerOptions
 from dieselfs.cache.ssd.options import POLICY_KEYS, PolicyOptions, SsdOptions, typed_folder
 from dieselfs.cache.trace_options import TraceOptions, typed_options
 from dieselfs.cli.mounting.mount_options import as_number
 from dieselfs.cli.values.sizes import parse_size
+from dieselfs.config import TASK_VARIABLE
 from dieselfs.dataset.address import DatasetAddress
 from dieselfs.errors import UsageError
 from dieselfs.fuse.starting.mount_request import MountRequest

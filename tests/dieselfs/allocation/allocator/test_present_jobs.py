@@ -67,3 +67,14 @@ def test_a_job_that_reads_on_after_its_passes_is_about_to_end() -> None:
 
 def test_a_reader_that_does_not_say_how_large_its_dataset_is_counts_for_nothing() -> None:
     assert present_jobs([], [lease("a", dataset_bytes=0)]) == []
+
+
+def test_readers_that_do_not_know_their_datasets_size_count_if_it_is_known_otherwise() -> None:
+    [job] = present_jobs([entry("a")], [lease("a", dataset_bytes=0, speed_bytes_per_s=20e6)])
+    assert job.state.job.dataset_bytes == entry("a").dataset_bytes
+    assert present_jobs([], [lease("a", dataset_bytes=0)]) == []
+
+
+def test_a_cache_node_is_no_job() -> None:
+    node = lease("cache cluster c", dataset_bytes=0, cache_bytes=1 << 30)
+    assert [job.name for job in present_jobs([entry("a")], [node, lease("a")])] == ["a"]
