@@ -8,15 +8,34 @@ it: `bench_publish` says what that costs.
 
     python -m benchmarks.bench_put                  # 500,000 files of 4 KiB, 5,000 of 110 KiB
     python -m benchmarks.bench_put --files 50000 --rounds 3
+
+With `--before CHECKOUT` it answers another question: is `dlcmd put` as fast as in an older version?
+Both put the same source in turn; the ratio is the older version's seconds over this one's, of the
+clock and of the processors. Expectation: 1 within the machine's noise.
+
+    python -m benchmarks.bench_put --before ../older --files 50000
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
+import time
 from pathlib import Path
 
-from benchmarks.harness import dlcmd, empty, make_tree, report, run_rounds, scratch, spread, warm
+from benchmarks.harness import (
+    REPOSITORY,
+    dlcmd,
+    dlcmd_environment,
+    empty,
+    make_tree,
+    report,
+    run_rounds,
+    scratch,
+    spread,
+    warm,
+)
 
 
 def compare(files: int, size_bytes: int, rounds: int, folder: Path) -> None:
@@ -48,6 +67,44 @@ def compare(files: int, size_bytes: int, rounds: int, folder: Path) -> None:
     )
 
 
+def compare_versions(files: int, size_bytes: int, rounds: int, folder: Path, older: Path) -> None:
+    source, ours = folder / "source", folder / "ours"
+    make_tree(source, files, 100, size_bytes)
+    warm(source)
+    seconds: dict[str, list[float]] = {"now": [], "before": []}
+    processor: dict[str, list[float]] = {"now": [], "before": []}
+    for number in range(rounds):
+        turns = [("now", REPOSITORY), ("before", older)]
+        for name, checkout in turns[:: 1 if number % 2 else -1]:
+            empty(ours)
+            wall_s, processor_s = put_with(checkout, source, ours)
+            seconds[name].append(wall_s)
+            processor[name].append(processor_s)
+    report(
+        f"dlcmd put -j 2 of {files} files of {size_bytes} bytes: before / now",
+        ratio=ratio_of(seconds),
+        ratio_of_processor_time=ratio_of(processor),
+        files_per_s=files / min(seconds["now"]),
+    )
+
+
+def put_with(checkout: Path, source: Path, folder: Path) -> tuple[float, float]:
+    """The seconds of the clock and of the processors that a put by this checkout takes."""
+    environment = dlcmd_environment(folder) | {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
+    command = [f"{checkout}/.venv/bin/python", "-m", "dieselfs.cli", "put", "-q", "-j", "2"]
+    before, began = os.times(), time.perf_counter()
+    subprocess.run(
+        [*command, "--no-publish", f"{source}/", "dl://bench"], env=environment, check=True
+    )
+    after, ended = os.times(), time.perf_counter()
+    used_s = after.children_user + after.children_system
+    return ended - began, used_s - before.children_user - before.children_system
+
+
+def ratio_of(seconds: dict[str, list[float]]) -> dict[str, float]:
+    return spread([b / n for n, b in zip(seconds["now"], seconds["before"], strict=True)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -56,10 +113,17 @@ def main() -> None:
         "--files", type=int, default=500_000, help="of 4 KiB; a hundredth as many of 110 KiB"
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--before", type=Path, help="a checkout of an older version, with its .venv"
+    )
     options = parser.parse_args()
     for files, size_bytes in ((options.files, 4096), (max(options.files // 100, 1000), 110 << 10)):
         with scratch("put") as folder:
-            compare(files, size_bytes, options.rounds, folder)
+            if options.before is None:
+                compare(files, size_bytes, options.rounds, folder)
+            else:
+                older = options.before.resolve()
+                compare_versions(files, size_bytes, options.rounds, folder, older)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.dataset.file_stat import joined
 from dieselfs.dataset.packing_choice import PackingChoice, packing_settings
+from dieselfs.dataset.unchanged_reads import read_unchanged
 from dieselfs.errors import Refused, UsageError
 from metadata.errors import PathConflict
 from metadata.namespace import PathEntry
@@ -58,9 +59,7 @@ class Writing:
         """See `Client.put`."""
         if not isinstance(data, bytes):
             if isinstance(data, os.PathLike):
-                with open(data, "rb") as file:
-                    status = os.fstat(file.fileno())
-                    data = file.read()
+                data, status = read_unchanged(data)
                 mode = status.st_mode & 0o7777 if mode is None else mode
                 mtime_ns = status.st_mtime_ns if mtime_ns is None else mtime_ns
             else:

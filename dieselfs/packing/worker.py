@@ -1,6 +1,6 @@
 """One packing process: it receives batches of names, packs the files, and reports durable chunks.
 
-Each file costs open, fstat, read and close, relative to a directory that is opened once for a
+Each file costs open, two fstat, read and close, relative to a directory that is opened once for a
 batch. The content is hashed and gathered into the chunk without a copy.
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
@@ -33,20 +33,29 @@ from chunkstore.stores.resilient import ResilientStore
 from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset_writer import MAX_MTIME_NS, MIN_MTIME_NS
 from dieselfs.dataset.parent_directories import ParentDirectories
+from dieselfs.dataset.unchanged_reads import (
+    READS,
+    SourceChanged,
+    check_unchanged,
+    kept_changing,
+    settle,
+    surely_settled_ns,
+)
 from dieselfs.packing.comparison import Present, present_files
+from dieselfs.packing.large_file import PART_BYTES, LargeFile, file_parts
 from dieselfs.packing.source_tree import EntryBatch, outside_link
 from dieselfs.packing.stored_copies import StoredCopies
 from metadata.errors import PathNotFound
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import Namespace
 
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""Without O_NONBLOCK the open of a pipe waits for its writer."""
 _LARGE_BYTES = 64 << 20
 """The size from which files are read twice, to hash and to store.
 
 Smaller files are held in memory.
 """
-_PART_BYTES = 4 << 20
-assert _PART_BYTES % BLOCK_BYTES == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,7 @@ class _Worker:
         self._ids = ChunkIdGenerator(process=packing.writers[number])
         self._send = send
         self._store = store
+        self._surely_settled_ns = 0
         self._namespace = None if index is None else Namespace(index, packing.dataset)
         self._parents = ParentDirectories(self._namespace) if self._namespace else None
         self._copies = None
@@ -214,6 +224,7 @@ class _Worker:
         damaged = self._copies.damaged(present) if self._copies is not None else set()
         prefix = batch.directory + b"/" if batch.directory else b""
         unchanged = repaired = 0
+        self._surely_settled_ns = surely_settled_ns()
         try:
             folder = os.open(batch.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -245,35 +256,65 @@ class _Worker:
     def _pack_file(
         self, folder: int, name: bytes, target: bytes, present: Present | None, batch: EntryBatch
     ) -> bool:
-        """Read and pack one file; False if the dataset has it unchanged."""
-        disk_path = os.path.join(batch.disk_directory, name)
-        by_content = self._packing.checksum
-        # Without O_NONBLOCK the open of a pipe waits for its writer.
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+        """Read and pack one file; False if the dataset has it unchanged.
+
+        A file that changes is read three times before it is left out.
+        """
+        fd = os.open(name, _READ_FLAGS, dir_fd=folder)
         try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise BadSource(f"{os.fsdecode(disk_path)} is no longer a file")
-            _check_mtime(disk_path, status.st_mtime_ns)
-            size, mode = status.st_size, status.st_mode & 0o7777
-            same = present if present and present.may_equal(status, checksum=by_content) else None
-            if same and not by_content:
-                return False
-            if size >= _LARGE_BYTES:
-                hashes = hash_stream(self._until_stopped(_parts(fd, size, disk_path)), size)
-                if same and hashes.whole == same.hash:
-                    return False
-                payload = _LargeFile(disk_path, size, hashes.whole, self._stopped)
-                self._writer.add_stream(target, size, hashes, payload, mode, status.st_mtime_ns)
-                return True
-            data = os.read(fd, size + 1)
-            if len(data) != size:
-                data = _read_changing(fd, data, disk_path)
+            for _ in range(READS):
+                try:
+                    return self._pack_open(fd, name, target, present, batch)
+                except SourceChanged:
+                    self._check_stopped()
         finally:
             os.close(fd)
+        raise kept_changing(os.path.join(batch.disk_directory, name))
+
+    def _pack_open(
+        self, fd: int, name: bytes, target: bytes, present: Present | None, batch: EntryBatch
+    ) -> bool:
+        by_content = self._packing.checksum
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            path = os.path.join(batch.disk_directory, name)
+            raise BadSource(f"{os.fsdecode(path)} is no longer a file")
+        if not MIN_MTIME_NS <= status.st_mtime_ns <= MAX_MTIME_NS:
+            raise _bad_mtime(os.path.join(batch.disk_directory, name))
+        size, mode = status.st_size, status.st_mode & 0o7777
+        same = present if present and present.may_equal(status, checksum=by_content) else None
+        if same and not by_content:
+            return False
+        if status.st_ctime_ns >= self._surely_settled_ns:
+            settle(fd, status, self._check_stopped)
+        if size >= _LARGE_BYTES:
+            path = os.path.join(batch.disk_directory, name)
+            return self._pack_large(fd, target, same, path, status)
+        data = os.pread(fd, size + 1, 0)
+        if len(data) != size:
+            data = _read_unsized(fd, data, size)
+        check_unchanged(fd, status)
         if same and xxhash.xxh3_64_intdigest(data) == same.hash:
             return False
         self._writer.add_file(target, data, mode, status.st_mtime_ns)
+        return True
+
+    def _pack_large(
+        self,
+        fd: int,
+        target: bytes,
+        same: Present | None,
+        disk_path: bytes,
+        status: os.stat_result,
+    ) -> bool:
+        """Hash a large file and submit it; its content is read again when it is stored."""
+        size, mode = status.st_size, status.st_mode & 0o7777
+        hashes = hash_stream(self._until_stopped(file_parts(fd, size)), size)
+        check_unchanged(fd, status)
+        if same and hashes.whole == same.hash:
+            return False
+        payload = LargeFile(disk_path, size, hashes.whole, self._stopped)
+        self._writer.add_stream(target, size, hashes, payload, mode, status.st_mtime_ns)
         return True
 
     def _pack_link(
@@ -314,71 +355,29 @@ class _Worker:
         self._writer.add_directory(path, *attributes)
 
 
-@dataclass(frozen=True, slots=True)
-class _LargeFile:
-    """A large file as the payload of its chunk; fails unless its content still has the hash.
-
-    It fails too once the put has been interrupted, so that no interrupt waits for its end.
-    """
-
-    path: bytes
-    size: int
-    hash: int
-    stopped: Callable[[], bool]
-
-    def __iter__(self) -> Iterator[bytes]:
-        whole = xxhash.xxh3_64()
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                for part in _parts(fd, self.size, self.path):
-                    if self.stopped():
-                        raise BadSource(f"{os.fsdecode(self.path)}: the put was interrupted")
-                    whole.update(part)
-                    yield part
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise BadSource(f"{os.fsdecode(self.path)}: {error.strerror}") from error
-        if whole.intdigest() != self.hash:
-            raise BadSource(
-                f"{os.fsdecode(self.path)} changed while it was packed: run the same command again"
-            )
-
-
 def _check_mtime(disk_path: bytes, mtime_ns: int) -> None:
     if not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
-        raise BadSource(
-            f"{os.fsdecode(disk_path)} has a modification time before 1677 or after 2262: touch it"
-        )
+        raise _bad_mtime(disk_path)
 
 
-def _parts(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
-    """Yield the first `size` bytes of a file in parts of 4 MiB, multiples of a hash block.
+def _bad_mtime(disk_path: bytes) -> BadSource:
+    return BadSource(
+        f"{os.fsdecode(disk_path)} has a modification time before 1677 or after 2262: touch it"
+    )
 
-    The parts do not depend on how much a read returns.
+
+def _read_unsized(fd: int, data: bytes, size: int) -> bytes:
+    """Return the content of a file of which a read of `size` + 1 bytes gave `data`.
+
+    Files of procfs-like file systems have the size 0 and content. Raises `SourceChanged` for any
+    other file, whose size has changed.
     """
-    for at in range(0, size, _PART_BYTES):
-        part = os.pread(fd, min(_PART_BYTES, size - at), at)
-        if len(part) != min(_PART_BYTES, size - at):
-            raise BadSource(
-                f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same "
-                "command again"
-            )
-        yield part
-
-
-def _read_changing(fd: int, data: bytes, disk_path: bytes) -> bytes:
-    """Return the content of a file whose size differs from fstat's.
-
-    Such files are those of procfs-like file systems, and files that are still being written.
-    """
-    parts = [data]
-    while part := os.read(fd, _PART_BYTES):
+    parts, length = [data], len(data)
+    while part := os.pread(fd, PART_BYTES, length):
         parts.append(part)
-    content = b"".join(parts)
-    if os.fstat(fd).st_size not in (0, len(content)):
-        raise BadSource(
-            f"{os.fsdecode(disk_path)} changed while it was packed: run the same command again"
-        )
-    return content
+        length += len(part)
+        if size or length >= _LARGE_BYTES:
+            raise SourceChanged
+    if size:
+        raise SourceChanged
+    return b"".join(parts)
