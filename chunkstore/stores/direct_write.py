@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import mmap
 import os
 import threading
@@ -69,9 +68,7 @@ def gathered(parts: Iterable[Buffer]) -> Iterator[memoryview]:
     The blocks are views of a buffer of this thread. Each is valid until the next one is requested.
     """
     buffer, filled = _buffer(), 0
-    source = iter(parts)
-    while batch := list(itertools.islice(source, _GATHER_LIMIT)):
-        size = sum(map(len, batch))
+    for batch, size in _batches(parts):
         if filled + size > _BUFFER_BYTES or buffer.fd < 0:
             rest = memoryview(b"".join(batch)) if len(batch) > 1 else memoryview(batch[0]).cast("B")
         else:
@@ -89,6 +86,24 @@ def gathered(parts: Iterable[Buffer]) -> Iterator[memoryview]:
                 filled = 0
     if filled:
         yield buffer.view[:filled]
+
+
+def _batches(parts: Iterable[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
+    """Yield parts for one call each, and their bytes: 8 MiB at most, or one part that is larger.
+
+    A large file comes in parts of megabytes: a thousand of them would be gigabytes.
+    """
+    batch: list[Buffer] = []
+    size = 0
+    for part in parts:
+        length = len(part)
+        if batch and (size + length > _BUFFER_BYTES or len(batch) == _GATHER_LIMIT):
+            yield batch, size
+            batch, size = [], 0
+        batch.append(part)
+        size += length
+    if batch:
+        yield batch, size
 
 
 class DirectWriter:

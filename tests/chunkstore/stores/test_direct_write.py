@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,18 @@ def test_a_short_write_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     content = random.Random(2).randbytes(MIB + 77)
     write(tmp_path / "object", cut(content))
     assert (tmp_path / "object").read_bytes() == content
+
+
+def test_no_more_than_two_buffers_of_parts_are_read_ahead() -> None:
+    """Parts of a large file are read when they are wanted: a thousand of 4 MiB are 4 GiB."""
+    wanted = 0
+
+    def parts() -> Iterator[bytes]:
+        nonlocal wanted
+        for _ in range(100):
+            wanted += 1
+            yield bytes(4 * MIB)
+
+    for number, block in enumerate(gathered(parts()), 1):
+        assert len(block) == 8 * MIB
+        assert wanted <= 2 * number + 3

@@ -1,0 +1,43 @@
+"""Files of a put that are larger than memory should be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.faults.case import Measured, fault_case
+from tests.faults.repeated_put import folder_in_memory
+
+SIZE_BYTES = 1 << 30
+LIMIT_BYTES = 700 << 20
+
+
+@fault_case(
+    "a sparse file of 1 GiB, which is put to a file:// store",
+    promise="no process of the put has more than 700 MiB of memory, whatever the file's size",
+    bound_s=60,
+    why="files from 64 MiB on are read and stored in parts of 4 MiB, gathered by bytes",
+)
+def test_a_large_file_goes_out_by_parts(measured: Measured) -> None:
+    with folder_in_memory() as folder:
+        source = folder / "large"
+        source.touch()
+        os.truncate(source, SIZE_BYTES)
+        environment = {
+            **os.environ,
+            "DIESELFS_STORE": f"file://{folder}/store",
+            "DIESELFS_INDEX": f"lmdb://{folder}/index",
+            "XDG_DATA_HOME": str(folder / "data"),
+        }
+        command = [sys.executable, "-m", "dieselfs.cli", "put", "-q", "-j", "1", str(source)]
+        with measured.felt():
+            process = subprocess.Popen([*command, "dl://d"], env=environment)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        stored = [path.stat().st_size for path in (folder / "store").rglob("*") if path.is_file()]
+    assert max(stored) > SIZE_BYTES
+    peak_bytes = usage.ru_maxrss << 10  # of the largest of its processes
+    assert peak_bytes < LIMIT_BYTES
+    measured.note(f"{peak_bytes >> 20} MiB")
