@@ -3,6 +3,7 @@
 ChunkStoreError
 ├── Unavailable      the store did not answer: retry later, or use another tier
 │   └── NoStoreYet   the first write creates the store: take it for an empty one
+├── Untrusted        the store contradicts itself: conclude nothing from its answers, tell the user
 ├── Corrupt          bytes arrived that are not what was stored: ask another copy
 ├── NotFound         no such object: report it to the user
 ├── AlreadyExists    a create-only put lost: take the next name
@@ -25,6 +26,10 @@ class Unavailable(ChunkStoreError):
 
 class NoStoreYet(Unavailable):
     """The store does not exist; the first object creates it."""
+
+
+class Untrusted(ChunkStoreError):
+    """The store contradicts itself or its protocol: an endless listing, a put that is not there."""
 
 
 class Corrupt(ChunkStoreError):

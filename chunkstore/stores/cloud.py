@@ -16,6 +16,7 @@ import obstore
 
 from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound, Unavailable
 from chunkstore.stores.cloud_errors import brief, is_beyond_the_end, is_refusal, translated
+from chunkstore.stores.cloud_listing import PAGE_ENTRIES, ListingCheck, awaited, next_page
 from chunkstore.stores.cloud_location import CloudLocation, Opened
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
@@ -80,22 +81,27 @@ class CloudStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List objects; check an empty listing by a request for a missing object."""
-        empty = True
+        what = f"the listing of {prefix!r} by {self._location.shown}"
+        listing = ListingCheck(what, ordered=self._location.is_ordered)
+        stream = obstore.list(
+            self._store, prefix=prefix.rstrip("/") or None, chunk_size=PAGE_ENTRIES
+        )
         try:
-            for page in obstore.list(self._store, prefix=prefix.rstrip("/") or None):
+            while page := next_page(stream):
                 for entry in page:
-                    empty = False
+                    listing.check(entry["path"], entry["size"])
                     if entry["path"].startswith(prefix) and entry["path"]:
                         yield ObjectInfo(entry["path"], entry["size"])
         except Exception as error:
             raise self._translated(error, prefix) from error
-        if empty:
+        if not listing.keys:
             self._check_that_absence_is_reported()
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, by a listing with a delimiter."""
+        below = prefix.rstrip("/") or None
         try:
-            found = obstore.list_with_delimiter(self._store, prefix=prefix.rstrip("/") or None)
+            found = awaited(lambda: obstore.list_with_delimiter_async(self._store, prefix=below))
         except Exception as error:
             raise self._translated(error, prefix) from error
         if not found["common_prefixes"]:

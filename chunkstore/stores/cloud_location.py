@@ -107,6 +107,17 @@ class CloudLocation:
             raise ValueError("the prefix has an empty component, . or ..")
         return cls(parts.scheme, parts.netloc, prefix, options)
 
+    @property
+    def shown(self) -> str:
+        """The store's address without its prefix, for messages: it has no credentials."""
+        endpoint = self.options.get("endpoint")
+        return f"{self.scheme}://{self.bucket}" + (f" at {endpoint}" if endpoint else "")
+
+    @property
+    def is_ordered(self) -> bool:
+        """False for S3's directory buckets, whose listings have no order."""
+        return not (self.scheme == "s3" and self.bucket.endswith("--x-s3"))
+
     def open(
         self, environment: Mapping[str, str] = os.environ, *, retries_parts: bool = False
     ) -> Opened:

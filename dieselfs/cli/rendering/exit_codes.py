@@ -84,6 +84,7 @@ _HINTS: Final[dict[ExitCode, dict[type[BaseException], str]]] = {
         product.PartialFailure: "correct what is reported above, then run the same command again"
     },
     ExitCode.INTEGRITY: {
+        store.Untrusted: "check the store, and proxies and caches in front of it",
         store.Corrupt: "restore this object from a copy of the store",
         index.RecordCorrupt: _REBUILD,
         index.IndexDamaged: _REBUILD,

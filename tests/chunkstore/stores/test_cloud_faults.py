@@ -190,7 +190,7 @@ def test_a_listing_that_breaks_off_goes_on(store: CloudStore, s3_proxy: FaultyPr
     def two_pages(asked: Asked, server: Callable[[Asked], Reply]) -> Reply:
         number = int("continuation-token" in asked.path)
         contents = b"".join(
-            b"<Contents><Key>some/prefix/%d/%d</Key><Size>1</Size><ETag>x</ETag>"
+            b"<Contents><Key>some/prefix/%d/%04d</Key><Size>1</Size><ETag>x</ETag>"
             b"<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>" % (number, n)
             for n in range(1000)
         )
@@ -201,7 +201,7 @@ def test_a_listing_that_breaks_off_goes_on(store: CloudStore, s3_proxy: FaultyPr
     fails = at(0, lambda asked: "continuation-token" in asked.path, refusal(503, "SlowDown"))
     s3_proxy.fault = lambda asked, server: fails(asked, lambda asked: two_pages(asked, server))
     listed = [info.key for info in RetryingStore(store).list("")]
-    assert sorted(listed) == sorted(f"{page}/{n}" for page in range(2) for n in range(1000))
+    assert sorted(listed) == sorted(f"{page}/{n:04}" for page in range(2) for n in range(1000))
 
 
 def test_a_delete_that_is_refused_is_told(store: CloudStore, s3_proxy: FaultyProxy) -> None:

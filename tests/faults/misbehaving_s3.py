@@ -1,0 +1,115 @@
+"""An S3 server that contradicts itself, or a proxy in front of one: faults for
+`tests.services.faulty_http`, which stands before a sound server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.services.faulty_http import Asked, Fault, Reply
+
+_ENTRY = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
+_KEY = re.compile(rb"(?<=<Key>)[^<]*(?=</Key>)")
+_END = re.compile(rb"<IsTruncated>[^<]*</IsTruncated>")
+PAGE = b"<html><body>It works</body></html>"
+ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>later</Message></Error>"
+
+Server = Callable[[Asked], Reply]
+
+
+def is_listing(asked: Asked) -> bool:
+    return asked.method == "GET" and "list-type=2" in asked.path
+
+
+def listing(change: Callable[[list[bytes]], list[bytes]]) -> Fault:
+    """Every listing has other entries than it should."""
+
+    def fault(asked: Asked, server: Server) -> Reply:
+        reply = server(asked)
+        if not is_listing(asked) or reply.status != 200:
+            return reply
+        entries = _ENTRY.findall(reply.body)
+        head, _, tail = _ENTRY.sub(b"\0", reply.body).partition(b"\0")
+        return replace(reply, body=head + b"".join(change(entries)) + tail.replace(b"\0", b""))
+
+    return fault
+
+
+def lacking(left_out: Callable[[str], bool]) -> Fault:
+    """Every listing leaves out some keys and calls itself whole."""
+    return listing(lambda entries: [e for e in entries if not left_out(_key(e))])
+
+
+def half(kind: str) -> Fault:
+    """Every listing has every other of these keys: `/chunks/`."""
+    seen: dict[str, int] = {}
+    return lacking(lambda key: kind in key and bool(seen.setdefault(key, len(seen)) % 2))
+
+
+doubled = listing(lambda entries: entries + entries[-1:])
+unsorted = listing(lambda entries: entries[::-1])
+
+
+def foreign(old: bytes, new: bytes) -> Fault:
+    """Every listing has the keys of another place."""
+    return listing(lambda entries: [_KEY.sub(lambda k: k[0].replace(old, new), e) for e in entries])
+
+
+def looping(asked: Asked, server: Server) -> Reply:
+    """Every listing that has a key goes on with the page that it began with, for ever."""
+    if not is_listing(asked):
+        return server(asked)
+    reply = server(_first_page(asked))
+    return _continued(reply) if _ENTRY.search(reply.body) else reply
+
+
+def empty_pages(asked: Asked, server: Server) -> Reply:
+    """Every listing goes on for ever without a key."""
+    if not is_listing(asked):
+        return server(asked)
+    reply = server(_first_page(asked))
+    return _continued(replace(reply, body=_ENTRY.sub(b"", reply.body)))
+
+
+def stale() -> Fault:
+    """Every listing is as it was when it was asked for first."""
+    kept: dict[str, Reply] = {}
+
+    def fault(asked: Asked, server: Server) -> Reply:
+        if not is_listing(asked):
+            return server(asked)
+        if asked.path not in kept:
+            kept[asked.path] = server(asked)
+        return kept[asked.path]
+
+    return fault
+
+
+def put_answered(reply: Reply, kind: str, first: int = 0) -> Fault:
+    """Puts of such keys, from that one on, are answered with this and not stored."""
+    count = 0
+
+    def fault(asked: Asked, server: Server) -> Reply:
+        nonlocal count
+        if asked.method != "PUT" or kind not in asked.path:
+            return server(asked)
+        count += 1
+        return reply if count > first else server(asked)
+
+    return fault
+
+
+def _key(entry: bytes) -> str:
+    found = _KEY.search(entry)
+    assert found is not None
+    return found[0].decode()
+
+
+def _first_page(asked: Asked) -> Asked:
+    return replace(asked, path=re.sub(r"&?continuation-token=[^&]*", "", asked.path))
+
+
+def _continued(reply: Reply) -> Reply:
+    more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+    return replace(reply, body=_END.sub(more, reply.body))

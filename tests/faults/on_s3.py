@@ -1,0 +1,54 @@
+"""`dlcmd` with a store on an S3 server behind a proxy that misbehaves as told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from tests.eventually import PATIENCE_S
+from tests.forked_programs import run_forked
+from tests.services.faulty_http import FaultyProxy
+from tests.services.s3_server import ENVIRONMENT
+
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """A store, an index, and sources; `proxy` stands before the store."""
+
+    url: str
+    proxy: FaultyProxy
+    folder: Path
+
+    def put(self, files: Files, *options: str, source: str = "source") -> CompletedProcess[str]:
+        """Put these files and no others of the source."""
+        top = self.folder / source
+        for path, data in files.items():
+            (top / path).parent.mkdir(parents=True, exist_ok=True)
+            (top / path).write_bytes(data)
+        return self.dlcmd("put", "-j", "1", "--chunk-size", "16KiB", *options, f"{top}/", "dl://d")
+
+    def dlcmd(self, *arguments: str | Path) -> CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            **ENVIRONMENT,
+            "DIESELFS_STORE": self.url,
+            "DIESELFS_INDEX": f"lmdb://{self.folder}/index",
+            "DIESELFS_SNAPSHOTS": f"{self.folder}/snapshots",
+            "XDG_DATA_HOME": f"{self.folder}/data",
+            "XDG_STATE_HOME": f"{self.folder}/state",
+        }
+        command = [sys.executable, "-m", "dieselfs.cli", *map(str, arguments)]
+        return run_forked(command, env=environment, timeout=2 * PATIENCE_S)
+
+    def files(self) -> dict[str, bytes]:
+        """What `dlcmd get` fetches."""
+        back = self.folder / f"back{len(list(self.folder.iterdir()))}"
+        self.dlcmd("get", "-r", "dl://d/", back).check_returncode()
+        found = (path for path in back.rglob("*") if path.is_file())
+        return {str(path.relative_to(back)): path.read_bytes() for path in found}
