@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
 import obstore
 
-from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound, Unavailable
-from chunkstore.stores.cloud_errors import brief, is_beyond_the_end, is_refusal, translated
+from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound, Unavailable, Untrusted
+from chunkstore.stores.cloud_errors import (
+    brief,
+    is_beyond_the_end,
+    is_refusal,
+    lacks_e_tag,
+    translated,
+)
 from chunkstore.stores.cloud_listing import PAGE_ENTRIES, ListingCheck, awaited, next_page
 from chunkstore.stores.cloud_location import CloudLocation, Opened
 from chunkstore.stores.object_store import Buffer, ObjectInfo
@@ -28,6 +35,8 @@ Larger objects are only chunks of one large file, whose names no other writer cr
 _PART_BYTES: Final = 16 << 20
 """The size of a part; 10,000 parts are the most that S3 takes: 160 GB."""
 _PARTS_AT_ONCE: Final = 4
+_COMPARED_BYTES: Final = 64 << 10
+"""The largest object whose content is compared when it is stored: commits, tags and leases."""
 _ABSENT: Final = ".dieselfs-no-such-object"
 """A key that DieselFS never creates, to see how the store answers for a missing object."""
 
@@ -49,7 +58,10 @@ class CloudStore:
         return type(self), (self.url,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        """Create an object, by a multipart upload if it is large."""
+        """Create an object, by a multipart upload if it is large, and ask for its size.
+
+        Raises `Untrusted` if the store has not what it acknowledged.
+        """
         left = iter(parts)
         first: list[Buffer] = []
         size_bytes = 0
@@ -62,7 +74,9 @@ class CloudStore:
         try:
             obstore.put(self._store, key, first, mode="create", use_multipart=False)
         except Exception as error:
-            raise self._not_created(error, key) from error
+            if not lacks_e_tag(error):  # a success of somebody else than the store
+                raise self._not_created(error, key) from error
+        self._check_stored(key, size_bytes, first)
 
     def get(self, key: str) -> memoryview:
         """Return a whole object."""
@@ -177,6 +191,33 @@ class CloudStore:
             problem = self._not_created(error, key)
             if not (isinstance(problem, Unavailable) and source.ended and self._has(key, source)):
                 raise problem from error
+        self._check_stored(key, source.size_bytes)
+
+    def _check_stored(self, key: str, size_bytes: int, content: Sequence[Buffer] = ()) -> None:
+        """Raise `Untrusted` unless the store has an object of this size, whatever it answered.
+
+        A proxy may answer an upload with a page of its own and success, and a server may store less
+        than it got. If `content` is given, and is small, it is compared too: a commit that another
+        writer made has the same size. Costs one request.
+        """
+        found: int | None = None
+        has = "has no such object"
+        with suppress(NotFound):
+            if content and size_bytes <= _COMPARED_BYTES:
+                data = self.get(key)
+                if data == b"".join(content):
+                    return
+                found = len(data)
+            else:
+                found = self.stat(key).size_bytes
+                if found == size_bytes:
+                    return
+        if found is not None:
+            has = f"has {found:,} bytes of it" if found != size_bytes else "has other bytes"
+        raise Untrusted(
+            f"{self._location.shown} answered the upload of {key} ({size_bytes:,} bytes) with "
+            f"success, but {has}; check the store, and proxies in front of it"
+        )
 
     def _has(self, key: str, source: _Watched) -> bool:
         """Return whether the upload was completed and only its answer was lost."""

@@ -160,6 +160,11 @@ def is_refusal(error: Exception) -> bool:
     )
 
 
+def lacks_e_tag(error: Exception) -> bool:
+    """Return whether the answer was a success without an ETag, which every store sends."""
+    return "ETag Header missing" in str(error)
+
+
 def brief(text: str) -> str:
     """Return one of obstore's messages as one line.
 

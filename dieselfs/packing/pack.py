@@ -27,6 +27,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.packing_settings import PackingSettings
 from chunkstore.put_leases import PutLease, covers, overlap
 from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.read_back import ReadBackStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.packing_choice import packing_settings
 from dieselfs.dataset.publisher import Publisher
@@ -77,6 +78,8 @@ def pack(
     """
     check_named(request.sources)
     store = open_store()  # imports its library once, before the workers would each do so
+    if request.paranoid:
+        store = ReadBackStore(store)
     jobs = request.jobs if request.order in (None, "scatter") else 1
     workers = PackingProcesses(open_store, open_index, jobs)
     with ExitStack() as stack:
@@ -236,6 +239,7 @@ def _pack(
         seed=request.seed,
         compare_with_index=bool(state.files or state.directories),
         checksum=request.checksum,
+        paranoid=request.paranoid,
         writers=writers,
     )
     progress.changed()

@@ -73,6 +73,8 @@ class PackRequest:
     """Open chunks of each process, in the order `scatter`."""
     checksum: bool = False
     """Compare content with the stored content, which is read, instead of size and mtime."""
+    paranoid: bool = False
+    """Read each stored object back, and compare it before it counts."""
     delete: bool = False
     """Delete what the dataset has below the targets of directories and the sources do not have."""
     max_delete: int | None = None

@@ -29,6 +29,7 @@ from chunkstore.keep_together import KeepTogether
 from chunkstore.link_targets import target_problem
 from chunkstore.stores.adaptive_limit import CallLimit
 from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.read_back import ReadBackStore
 from chunkstore.stores.resilient import ResilientStore
 from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset_writer import MAX_MTIME_NS, MIN_MTIME_NS
@@ -71,6 +72,8 @@ class PackRules:
     """The dataset has content: skip unchanged files, and refuse a file where a directory is."""
     checksum: bool
     """Compare content instead of size and mtime, and pack files whose stored content is damaged."""
+    paranoid: bool
+    """Read each stored chunk back, and compare it."""
     writers: Sequence[bytes]
     """The process fields of the chunk ids, one for each process; the put's lease names them."""
 
@@ -127,6 +130,8 @@ def run_worker(
         packing: PackRules = connection.recv()
         if isinstance(store, ResilientStore):
             store.share_uploads(uploads)  # the parent has opened the dataset in the store
+        if packing.paranoid:
+            store = ReadBackStore(store)
         index = open_index() if packing.compare_with_index else None
         _Worker(packing, store, index, number, send, stopped).serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):

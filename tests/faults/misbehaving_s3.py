@@ -100,6 +100,15 @@ def put_answered(reply: Reply, kind: str, first: int = 0) -> Fault:
     return fault
 
 
+def put_changed(change: Callable[[bytes], bytes], kind: str) -> Fault:
+    """Puts of such keys store other bytes than were sent, and say that all is well."""
+    return lambda asked, server: server(
+        replace(asked, body=change(asked.body))
+        if asked.method == "PUT" and kind in asked.path
+        else asked
+    )
+
+
 def _key(entry: bytes) -> str:
     found = _KEY.search(entry)
     assert found is not None

@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -22,6 +22,8 @@ class Asked:
     path: str
     """With its query."""
     headers: Mapping[str, str]
+    body: bytes = field(default=b"", repr=False)
+    """What a fault may change on its way; the list of what was asked is without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +73,16 @@ def faulty_proxy(server: str) -> Iterator[FaultyProxy]:
         wbufsize = -1
 
         def answer(self) -> None:
-            asked = Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
-            body = self.rfile.read(int(asked.headers.get("content-length", 0)))
-            proxy.asked.append(asked)
+            headers = {k.lower(): v for k, v in self.headers.items()}
+            body = self.rfile.read(int(headers.get("content-length", 0)))
+            asked = Asked(self.command, self.path, headers, body)
+            proxy.asked.append(replace(asked, body=b""))
 
             def sound(asked: Asked) -> Reply:
                 connection = http.client.HTTPConnection(backend, timeout=60)
                 try:
                     sent = {k: v for k, v in asked.headers.items() if k not in _HOP}
-                    connection.request(asked.method, asked.path, body, sent)
+                    connection.request(asked.method, asked.path, asked.body, sent)
                     answer = connection.getresponse()
                     kept = tuple(h for h in answer.getheaders() if h[0].lower() not in _HOP)
                     length = answer.getheader("content-length")

@@ -79,6 +79,12 @@ _MAX_CHUNK_BYTES = 1 << 30
     "too, and files whose stored content is damaged are put again.",
 )
 @click.option(
+    "--paranoid",
+    is_flag=True,
+    help="Read each stored object back and compare it, before it is committed. Always checked is "
+    "that cloud stores have all of its bytes.",
+)
+@click.option(
     "--files-from",
     type=click.File("rb"),
     metavar="FILE",
@@ -132,6 +138,7 @@ def put(
     chunk_size: int | None,
     keep_together: KeepTogether | None,
     checksum: bool,
+    paranoid: bool,
     files_from: BinaryIO | None,
     null: bool,
     no_follow: bool,
@@ -204,6 +211,7 @@ def put(
         target_bytes=chunk_size,
         keep_together=keep_together,
         checksum=checksum,
+        paranoid=paranoid,
         delete=delete,
         max_delete=max_delete,
         snapshot_folder=context.snapshot_folder if publish else None,
