@@ -239,15 +239,44 @@ class CommitLog:
     def since(self, generation: int) -> Iterator[Commit]:
         """Yield the commits after `generation`, in order, up to the newest.
 
-        Cost: one get for each commit, and one to find the end.
+        Raises `Corrupt` if a commit is missing and the next one is there. Cost: one get for each
+        commit, and two requests to find the end.
         """
         while True:
             generation += 1
             try:
                 commit = self.read(generation)
             except NotFound:
-                return
+                found = self._unless_end(generation)
+                if found is None:
+                    return
+                commit = found
             yield commit
+
+    def _unless_end(self, generation: int) -> Commit | None:
+        """Return the commit that was missing a moment ago, or the dataset's end; None at the log's.
+
+        The commits of a dataset are deleted when it is removed, the end last.
+        """
+        try:
+            self._store.stat(commit_key(self.dataset.name, generation + 1))
+        except NotFound:
+            return None
+        try:
+            return self.read(generation)
+        except NotFound:
+            newest = newest_generation(self._store, self.dataset.name)
+        try:
+            last = self.read(newest)
+        except (NotFound, Corrupt):
+            last = None
+        if last is not None and last.removed:
+            return last
+        name = self.dataset.name
+        raise Corrupt(
+            f"commit {generation} of dataset {name} is missing, and the next one is there: restore "
+            f"it from a copy of the store, or see `dlcmd recover {name} --without-commits -n`"
+        )
 
 
 def newest_generation(store: ObjectStore, name: str) -> int:

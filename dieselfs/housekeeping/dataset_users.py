@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.commit_log import find_dataset
+from chunkstore.complete_listings import check_commits_listed
 from chunkstore.leases import Lease, holding, read_leases
 from chunkstore.removal import is_removed
 from chunkstore.stores.object_store import ObjectStore
@@ -67,6 +68,7 @@ def dataset_users(store: ObjectStore, name: str, now_ns: int) -> DatasetUsers:
     dataset = find_dataset(store, name)
     if dataset is None or is_removed(store, name):
         return DatasetUsers(name)
+    check_commits_listed(store, name)
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     return DatasetUsers(
         name,

@@ -17,6 +17,7 @@ from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
+from chunkstore.complete_listings import check_commits_listed, check_listed
 from chunkstore.counted import agreed, counted
 from chunkstore.errors import NotFound
 from chunkstore.leases import Lease, read_leases
@@ -42,6 +43,7 @@ from dieselfs.snapshots.lifecycle import (
     list_published,
     published_header,
 )
+from dieselfs.snapshots.listed_snapshots import check_snapshots_listed
 from metadata.errors import DatasetNotFound, SnapshotRefused
 from metadata.snapshot import Snapshot
 from metadata.snapshot_folder import INCOMPLETE
@@ -126,10 +128,12 @@ def find_garbage(
     dataset = DatasetRef(name, b"")  # listings need the name alone
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     puts = read_put_leases(store, dataset)
+    check_commits_listed(store, name)
     history = read_history(store, name, progress)
     if not history.newest and not history.stored:
         raise no_dataset(store, name)
     dataset = history.check_complete()
+    check_snapshots_listed(store, name, published, current(tags, dataset))
     if history.is_removed:
         raise DatasetNotFound(
             f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
@@ -327,6 +331,7 @@ class _Search:
                 )
                 yield self._item(kind, *object_, reason, header.updated_ns)
             elif missing == chunks and all(chunk in retired for chunk in missing):
+                check_listed(self.store, (chunk_key(name, chunk) for chunk in missing))
                 kind, reason = (
                     GarbageKind.DANGLING_SNAPSHOT,
                     f"its {counted(len(chunks), 'chunk', 'are')} deleted",

@@ -17,11 +17,13 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, find_dataset
+from chunkstore.complete_listings import check_chunks_listed
 from chunkstore.leases import Lease, holding, read_leases
 from chunkstore.numbered_objects import NumberedListing
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.tags import Tag, current, read_tags
 from dieselfs.snapshots.lifecycle import PublishedSnapshot, list_published
+from dieselfs.snapshots.listed_snapshots import check_snapshots_listed
 
 GRACE_S: Final = 7 * 24 * 3600
 """The grace period: younger objects are kept.
@@ -75,14 +77,16 @@ class RetiredChunk:
 def pins(store: ObjectStore, name: str, now_ns: int, without: Collection[str] = ()) -> Pins:
     """Return what is pinned now; nothing for a dataset that does not exist.
 
-    `without` are ids of published snapshots that do not count. Costs three listings, and one get
-    for each tag and lease.
+    `without` are ids of published snapshots that do not count. Raises `Untrusted` if a listing
+    lacks a snapshot. Costs four listings, and one get for each tag and lease.
     """
     dataset = find_dataset(store, name)
     if dataset is None:
         return Pins()
-    published = [s for s in list_published(store, name) if s.snapshot_id not in without]
+    listed = list_published(store, name)
+    published = [snapshot for snapshot in listed if snapshot.snapshot_id not in without]
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
+    check_snapshots_listed(store, name, listed, current(tags, dataset))
     return pins_of(dataset, published, tags, leases, now_ns)
 
 
@@ -136,9 +140,11 @@ def stored_retired_chunks(
 ) -> list[RetiredChunk]:
     """Return the retired chunks whose object still exists; costs one listing of the chunks.
 
-    `commits` are generations 1 to the newest; `ValueError` if one is missing.
+    `commits` are generations 1 to the newest; `ValueError` if one is missing. Raises `Untrusted` if
+    the listing lacks a chunk that is there and not retired.
     """
     sizes = chunk_sizes(store, dataset.name)
+    check_chunks_listed(store, dataset.name, commits, sizes)
     return [chunk for chunk in retired_chunks(commits) if chunk.ref.id in sizes]
 
 

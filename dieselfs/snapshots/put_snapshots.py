@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.complete_listings import check_commits_listed
 from chunkstore.errors import AlreadyExists, ChunkStoreError
 from chunkstore.leases import holding, read_leases
 from chunkstore.object_keys import put_snapshot_key, put_snapshots_prefix, snapshot_key
@@ -133,6 +134,7 @@ def _delete_earlier(
         earlier = marked[: len(marked) - kept]
         if not earlier:
             return ()
+        check_commits_listed(store, dataset.name)
         tags, leases = read_tags(store, dataset), read_leases(store, dataset)
         if tags.damaged or leases.damaged:  # they could mean any snapshot
             return ()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.complete_listings import check_commits_listed
 from chunkstore.errors import NotFound
 from chunkstore.leases import holding, read_leases
 from chunkstore.object_keys import put_snapshot_key, snapshot_key
@@ -26,6 +27,7 @@ from dieselfs.snapshots.lifecycle import (
     list_published,
     published_header,
 )
+from dieselfs.snapshots.listed_snapshots import check_snapshots_listed
 from metadata.errors import SnapshotRefused
 from metadata.kernel_image_file import remove_with_images
 from metadata.snapshot import Snapshot
@@ -109,6 +111,8 @@ def list_versions(
     published = {s.snapshot_id: s for s in list_published(store, dataset.name)}
     files = {id_of(path): path for path in list_local(folder, dataset.name, dataset.id)}
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
+    check_commits_listed(store, dataset.name)
+    check_snapshots_listed(store, dataset.name, published.values(), current(tags, dataset))
     names: dict[str, list[str]] = {}
     for tag in current(tags, dataset):
         names.setdefault(tag.snapshot_id, []).append(tag.name)

@@ -46,9 +46,9 @@ class S3Place:
         command = [sys.executable, "-m", "dieselfs.cli", *map(str, arguments)]
         return run_forked(command, env=environment, timeout=2 * PATIENCE_S)
 
-    def files(self) -> dict[str, bytes]:
+    def files(self, what: str = "dl://d/") -> dict[str, bytes]:
         """What `dlcmd get` fetches."""
         back = self.folder / f"back{len(list(self.folder.iterdir()))}"
-        self.dlcmd("get", "-r", "dl://d/", back).check_returncode()
+        self.dlcmd("get", "-r", what, back).check_returncode()
         found = (path for path in back.rglob("*") if path.is_file())
         return {str(path.relative_to(back)): path.read_bytes() for path in found}

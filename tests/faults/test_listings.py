@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,53 @@ def test_listings_that_are_wrong(wrong: str, measured: Measured, place: S3Place)
     place.proxy.fault = None
     assert place.files() == FILES
     measured.note(f"{wrong}: refused")
+
+
+LACKING: dict[str, Callable[[], Fault]] = {
+    "half of all": lambda: misbehaving_s3.half(""),
+    "half of the chunks": lambda: misbehaving_s3.half("/chunks/"),
+    "half of the commits": lambda: misbehaving_s3.half("/commits/"),
+    "snapshots": lambda: misbehaving_s3.lacking(lambda key: "/snapshots/" in key),
+}
+DELETING = {
+    "purge": ["purge", "--grace", "0s", "d"],
+    "gc": ["gc", "--delete", "--yes", "--grace", "0s", "d"],
+    "snapshot prune": ["snapshot", "prune", "--keep-last", "1", "--yes", "d"],
+    "dataset rm": ["dataset", "rm", "--yes", "d"],
+}
+NOTICED = {
+    "half of all": set(DELETING),
+    "half of the chunks": {"purge", "gc"},
+    "half of the commits": set(DELETING),
+    "snapshots": {"purge", "gc", "snapshot prune"},
+}
+
+
+@fault_case(
+    "a store whose listings lack keys and call themselves whole: half of all, of the chunks or of the commits, or all snapshots; then purge, gc, snapshot prune and dataset rm without a grace period",
+    promise="the command ends with the exit code 7 where it would go by what is lacking; all files, tags and snapshots stay",
+    bound_s=30,
+    check="chunkstore.complete_listings:_exists=false",
+)
+@pytest.mark.parametrize("lacking", LACKING)
+def test_listings_that_lack_keys(lacking: str, measured: Measured, place: S3Place) -> None:
+    place.dlcmd("snapshot", "create", "d").check_returncode()
+    place.dlcmd("snapshot", "tag", "d", "kept").check_returncode()
+    before = place.files("dl://d@kept/")
+    for change in range(3):
+        newer = {name: content(f"{name} {change}", 3000) for name in list(FILES)[change::3]}
+        place.put(newer).check_returncode()
+    place.dlcmd("rm", "-r", "--yes", "dl://d/f00").check_returncode()
+    now = place.files()
+    for name, command in DELETING.items():
+        place.proxy.fault = LACKING[lacking]()
+        with measured.felt():
+            done = place.dlcmd(*command)
+        place.proxy.fault = None
+        if name in NOTICED[lacking]:
+            assert done.returncode == 7, (name, done.stdout, done.stderr)
+        else:
+            assert done.returncode in (0, 1, 9, 10), (name, done.stderr)
+        assert place.files() == now, name
+        assert place.files("dl://d@kept/") == before, name
+    measured.note(f"{lacking}: refused by {', '.join(sorted(NOTICED[lacking]))}")

@@ -9,7 +9,7 @@ deletes. After it the dataset is consistent, and the old chunks wait for the nex
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -22,6 +22,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_writer import MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, SealedChunk
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
+from chunkstore.complete_listings import check_commits_listed, check_listed
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key, dataset_prefix
 from chunkstore.progress import NO_PROGRESS, Progress
@@ -31,6 +32,7 @@ from dieselfs.errors import UsageError
 from dieselfs.housekeeping.purge.chunk_merging import LoadedChunk, Mover, SourceChunk
 from dieselfs.housekeeping.purge.chunk_metadata import (
     ChunkMetadata,
+    Tombstone,
     chunk_metadata_of,
     current_tombstones,
     unknown_chunk_metadata,
@@ -117,6 +119,7 @@ class _Purge:
     bytes_deleted: int = 0
 
     def run(self) -> PurgeReport:
+        check_commits_listed(self.dataset.store, self.dataset.ref.name)
         before = _dataset_bytes(self.dataset)
         for _ in range(_CYCLES):
             self._delete()
@@ -270,7 +273,9 @@ class _Purge:
             for chunk_metadata in chunks_metadata
             for tombstone in current_tombstones(chunk_metadata, chunks[chunk_metadata.id.value])
         ]
-        objects = chunk_sizes(self.dataset.store, self.dataset.ref.name) if current else {}
+        store, name = self.dataset.store, self.dataset.ref.name
+        objects = chunk_sizes(store, name) if current else {}
+        check_listed(store, _hidden_in(name, current, objects))
         collection = TombstoneCollection(current, objects.keys())
         if not collection.collectable:
             return False
@@ -340,6 +345,14 @@ class _Purge:
         return chunks
 
 
+def _hidden_in(
+    name: str, tombstones: Iterable[Tombstone], listed: Container[ChunkId]
+) -> Iterator[str]:
+    """Yield the keys of the chunks that tombstones hide entries of, unless they are listed."""
+    hidden = {ChunkId(tombstone.seen.chunk) for tombstone in tombstones}
+    return (chunk_key(name, chunk_id) for chunk_id in hidden if chunk_id not in listed)
+
+
 def _is_dead(record: ChunkRecord) -> bool:
     """Return True if no record of the index refers to anything in the chunk."""
     return record.deleted_count == record.entry_count
@@ -396,12 +409,19 @@ def _few_bare(chunks: Mapping[bytes, ChunkRecord]) -> set[ChunkId]:
 def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
     """Return all commits from the first on; `known` are the first of them.
 
-    Costs a get for each further commit. Raises `NotFound` if one is missing.
+    Costs a get for each further commit. Raises `Corrupt` if one is missing.
     """
     commits = list(known)
     missing = range(len(commits) + BIRTH_GENERATION, dataset.namespace.state().generation + 1)
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
-        commits.extend(pool.map(dataset.log.read, missing))
+        try:
+            commits.extend(pool.map(dataset.log.read, missing))
+        except NotFound as error:
+            name = dataset.ref.name
+            raise Corrupt(
+                f"a commit of dataset {name} is missing ({error}): restore it from a copy of the "
+                f"store, or see `dlcmd recover {name} --without-commits -n`"
+            ) from error
     commits.extend(dataset.log.since(len(commits)))
     return commits
 
