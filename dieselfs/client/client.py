@@ -165,7 +165,8 @@ class Client:
         """DL_put: pack one file, given as bytes, an open binary file or a local path.
 
         A local path keeps its mode and mtime. The file is acknowledged when `flush` or `close`
-        returns. A buffer must not be changed after the call. A client that reads a snapshot puts
+        returns. Slashes at the ends of `path` do not count: "/a" and "a/" are the file "a". A
+        buffer must not be changed after the call. A client that reads a snapshot puts
         into the dataset, and goes on reading the snapshot.
         """
         (self._writing or self._changes()).put(data, encoded(path), mode, mtime_ns)

@@ -600,3 +600,12 @@ def test_a_closed_client_can_be_closed_again(places: Places) -> None:
             call()
     assert repr(client) == "<Client pets, closed>"
     assert places.client().get("a") == b"x"  # store and index are the caller's
+
+
+def test_slashes_at_the_ends_of_a_path_do_not_count(places: Places) -> None:
+    with places.client() as client:
+        client.put(b"first", "/a")
+        client.put(b"second", "a/")
+        client.flush()
+        assert client.get("a") == client.get("/a/") == b"second"
+        assert len(list(client.ls(""))) == 1

@@ -169,12 +169,14 @@ class _Run:
 
         options = self._options
         if not options.reads_only:
-            _ask(store, index, name, options, yes=self._yes)
+            _ask(self._context.output, store, index, name, options, yes=self._yes)
         with self._context.progress(f"recover {name}") as progress:
             report = recover(store, index, name, options, progress)
         _print(self._context.output, report, options, self._verbose)
         if options.reads_only and (report.difference_count or report.log or report.adopted):
             return ExitCode.FOUND
+        if options.without_commits and not options.reads_only:
+            _check_all_is_back(report)
         return ExitCode.OK
 
     def set_aside(self, error: IndexDamaged) -> None:
@@ -221,7 +223,32 @@ def _places(
         yield store, index
 
 
+def _check_all_is_back(report: RecoveryReport) -> None:
+    """Raise `HistoryDamaged` if whole chunks are left that no commit names, lost or not.
+
+    They hold files that are not brought back: of a killed put, or of a commit whose generation
+    another commit has taken.
+    """
+    from dieselfs.errors import HistoryDamaged
+
+    history = report.history
+    left = [
+        chunk.evidence
+        for chunk in history.uncommitted
+        if chunk.is_whole and chunk.evidence and chunk.evidence.dataset == history.dataset
+    ]
+    files = sum(evidence.file_count for evidence in left)
+    if files:
+        raise HistoryDamaged(
+            f"{counted(files, 'file')} in {counted(len(left), 'chunk')} of {history.name} are not "
+            "brought back, since no lost commit can have named them",
+            f"see them with `dlcmd recover {history.name} -v -n`; `--adopt` commits them as the "
+            "newest versions",
+        )
+
+
 def _ask(
+    output: Output,
     store: ObjectStore,
     index: KeyValueStore | None,
     name: str,
@@ -239,6 +266,10 @@ def _ask(
     report = recover_dataset(store, index, name, replace(options, dry_run=True))
     if report.log is not None:
         made, assigned = len(report.log.plan.commits), report.log.assigned
+        if not output.json:
+            output.note("what cannot be known without the lost commits:")
+            for line in report.log.unknowable:
+                output.note(f"  - {line}")
         question = f"rebuild {counted(made, 'commit')} of {name} from {counted(assigned, 'chunk')}"
         confirm(f"{question}; no writer may be running", yes=yes)
     elif report.adopted:
