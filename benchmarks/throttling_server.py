@@ -2,8 +2,8 @@
 
 An upload waits until the server has the rate for it, and `latency_s`. From `begins_s` after the
 first upload on, for `lasts_s`, the server has a tenth of the rate and ten times the latency, and
-answers 503 SlowDown to what comes above the rate. It keeps objects in memory; of chunks it keeps
-the size alone unless told otherwise.
+answers 503 SlowDown to what comes above the rate. It keeps objects in memory; of chunks above 64
+KiB it keeps the size alone unless told otherwise.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": "SK"}
 _SLOW_DOWN = (
     b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 )
+_COMPARED_BYTES = 64 << 10
+"""What is not larger is read back by the one that stores it."""
 _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 
 
@@ -81,7 +83,8 @@ def _serve(rules: Throttling, pipe: Connection) -> None:
                     self.reply(503, _SLOW_DOWN)
                     return
                 time.sleep(max(0.0, until - time.monotonic()))
-            kept = body if rules.keeps_chunks or not is_chunk else len(body)
+            is_small = len(body) <= _COMPARED_BYTES
+            kept = body if rules.keeps_chunks or not is_chunk or is_small else len(body)
             with lock:
                 created = objects.setdefault(self.key, kept) is kept
             self.reply(200 if created else 412)
