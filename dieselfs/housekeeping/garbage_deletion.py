@@ -19,11 +19,12 @@ from chunkstore.leases import read_leases
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.temporary_files import with_temporary_files
-from chunkstore.tags import read_tags
+from chunkstore.tags import current, read_tags
 from dieselfs.errors import Conflict
 from dieselfs.housekeeping.garbage import Garbage, GarbageItem, GarbageKind
 from dieselfs.housekeeping.retention import may_be_deleted, pins_of
 from dieselfs.snapshots.lifecycle import list_published
+from dieselfs.snapshots.listed_snapshots import check_snapshots_listed
 from metadata.kernel_image_file import remove_with_images
 
 _LOOKED_AT_ONCE: Final = 1000
@@ -76,6 +77,7 @@ def _still_garbage(
         )
     published = list_published(store, dataset.name)
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
+    check_snapshots_listed(store, dataset.name, published, current(tags, dataset))
     pins = pins_of(dataset, published, tags, leases, now_ns)
     pinned = pins_of(dataset, (), tags, leases, now_ns).generations
     committed = {

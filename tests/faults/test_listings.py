@@ -57,6 +57,8 @@ LACKING: dict[str, Callable[[], Fault]] = {
     "half of the chunks": lambda: misbehaving_s3.half("/chunks/"),
     "half of the commits": lambda: misbehaving_s3.half("/commits/"),
     "snapshots": lambda: misbehaving_s3.lacking(lambda key: "/snapshots/" in key),
+    "chunks, but another dataset's": lambda: misbehaving_s3.foreign(b"/d/chunks/", b"/e/chunks/"),
+    "what is new": misbehaving_s3.stale,
 }
 DELETING = {
     "purge": ["purge", "--grace", "0s", "d"],
@@ -69,11 +71,13 @@ NOTICED = {
     "half of the chunks": {"purge", "gc"},
     "half of the commits": set(DELETING),
     "snapshots": {"purge", "gc", "snapshot prune"},
+    "chunks, but another dataset's": {"purge", "gc"},
+    "what is new": set(DELETING),
 }
 
 
 @fault_case(
-    "a store whose listings lack keys and call themselves whole: half of all, of the chunks or of the commits, or all snapshots; then purge, gc, snapshot prune and dataset rm without a grace period",
+    "a store whose listings lack keys and call themselves whole: half of all, of the chunks or of the commits, all snapshots, all that is new, or another dataset's chunks instead; then purge, gc, snapshot prune and dataset rm without a grace period",
     promise="the command ends with the exit code 7 where it would go by what is lacking; all files, tags and snapshots stay",
     bound_s=30,
     check="chunkstore.complete_listings:_exists=false",
@@ -83,13 +87,17 @@ def test_listings_that_lack_keys(lacking: str, measured: Measured, place: S3Plac
     place.dlcmd("snapshot", "create", "d").check_returncode()
     place.dlcmd("snapshot", "tag", "d", "kept").check_returncode()
     before = place.files("dl://d@kept/")
+    fault = LACKING[lacking]()
+    place.proxy.fault = fault
+    place.dlcmd("gc", "d")  # what is stale begins here
+    place.proxy.fault = None
     for change in range(3):
         newer = {name: content(f"{name} {change}", 3000) for name in list(FILES)[change::3]}
         place.put(newer).check_returncode()
     place.dlcmd("rm", "-r", "--yes", "dl://d/f00").check_returncode()
     now = place.files()
     for name, command in DELETING.items():
-        place.proxy.fault = LACKING[lacking]()
+        place.proxy.fault = fault
         with measured.felt():
             done = place.dlcmd(*command)
         place.proxy.fault = None
