@@ -91,7 +91,7 @@ class Namespace:
         its generation. If chunks of the missing commits have been purged and deleted meanwhile, the
         index is compared with the whole store (`reapply`), with a warning. Raises `DatasetNotFound`
         if the dataset has been removed, `IndexBehind` if the index is being rebuilt. If there is
-        nothing to do, the cost is one get of the index and one of the store.
+        nothing to do, the cost is one get of the index and two requests to the store.
         """
         progress = read_progress(self._index, self.dataset.id)
         if progress.is_rebuilding:
