@@ -12,7 +12,7 @@ import pytest
 from chunkstore import tags
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.leases import Lease, new_lease_id, write_lease
-from chunkstore.object_keys import chunk_key, commit_key, tag_key
+from chunkstore.object_keys import chunk_key, commit_key, snapshot_key, tag_key
 from dieselfs.assembly import open_index, open_store
 from dieselfs.client import Client
 from tests.dieselfs.cli.conftest import Dlcmd
@@ -165,6 +165,18 @@ def test_prune(dlcmd: Dlcmd, versions: list[str]) -> None:
     assert len(dlcmd("snapshot", "ls", "pets", "--json").records) == 2
     result = dlcmd("snapshot", "prune", "pets", "--keep-within", "0", "--yes")
     assert (result.code, result.lines) == (0, [versions[0]])
+    assert [r["id"] for r in dlcmd("snapshot", "ls", "pets", "--json").records] == [versions[1]]
+
+
+def test_a_prune_that_was_killed_is_finished_without_a_terminal(
+    dlcmd: Dlcmd, url: str, versions: list[str]
+) -> None:
+    """It deletes the object in the store first, then the file on this machine."""
+    open_store(url).delete(snapshot_key("pets", versions[0]))
+    again = dlcmd("snapshot", "prune", "pets", "--keep-last", "1")
+    assert (again.code, "add --yes" in again.err) == (2, True)
+    for _ in range(2):
+        assert dlcmd("snapshot", "prune", "pets", "--keep-last", "1", "--yes").code == 0
     assert [r["id"] for r in dlcmd("snapshot", "ls", "pets", "--json").records] == [versions[1]]
 
 
