@@ -1,8 +1,9 @@
-"""The C extension that looks up paths. Everything else is in pyproject.toml.
+"""The C extensions: they look up paths, and report crashes. Everything else is in pyproject.toml.
 
-It is optional: where there is no compiler the package installs without, and look-ups are slower.
-With DIESELFS_STABLE_ABI=1, which `make dist` sets, it keeps to the stable ABI of Python 3.11, so
-that one wheel serves that Python and all later ones.
+They are optional: where there is no compiler the package installs without; look-ups are slower, and
+a damaged LMDB file may end a process by a signal. With DIESELFS_STABLE_ABI=1, which `make dist`
+sets, they keep to the stable ABI of Python 3.11, so that one wheel serves that Python and all later
+ones.
 """
 
 import os
@@ -16,8 +17,8 @@ KEEPS_TO_STABLE_ABI = os.environ.get("DIESELFS_STABLE_ABI") == "1"
 setup(
     ext_modules=[
         Extension(
-            "metadata._path_lookup",
-            sorted(str(path) for path in FOLDER.glob("*.c")),
+            f"metadata._{name}",
+            [str(FOLDER / f"{name}.c")],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if KEEPS_TO_STABLE_ABI else [],
             py_limited_api=KEEPS_TO_STABLE_ABI,
             extra_compile_args=[
@@ -26,6 +27,7 @@ setup(
             ],
             optional=not KEEPS_TO_STABLE_ABI,
         )
+        for name in ("path_lookup", "crash_report")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if KEEPS_TO_STABLE_ABI else {},
 )

@@ -96,6 +96,17 @@ def open_places(
     return store, open_configured_index(shared_config(config, store))
 
 
+def check_index_file(url: str) -> None:
+    """Raise `IndexDamaged` if the URL is that of an LMDB file with damaged pages.
+
+    The file is read and not opened as a database: see `metadata.kv.lmdb_pages`, also for the cost.
+    """
+    if url.startswith("lmdb://"):
+        from metadata.kv.lmdb_pages import check_pages
+
+        check_pages(_folder_of(url))
+
+
 def open_configured_index(config: Config) -> KeyValueStore:
     """Return the configuration's index. The caller closes it."""
     if config.index.is_default:

@@ -64,11 +64,11 @@ class Namespace:
 
     def __init__(self, index: KeyValueStore, dataset: DatasetRef) -> None:
         self.dataset = dataset
-        self._index = index
+        self.index = index
 
     def state(self) -> DatasetState:
         """Return the generation applied, the update timestamp and the totals; one get."""
-        return read_state(self._index, self.dataset.id, keys.APPLIED)
+        return read_state(self.index, self.dataset.id, keys.APPLIED)
 
     def apply(
         self,
@@ -82,7 +82,7 @@ class Namespace:
         `retired_heads` are those of the chunks that it retires.
         """
         decoded = [decode_head(head, ref.id) for head, ref in zip(heads, commit.added, strict=True)]
-        return apply_commit(self._index, self.dataset.id, commit, decoded, retired_heads)
+        return apply_commit(self.index, self.dataset.id, commit, decoded, retired_heads)
 
     def catch_up(self, log: CommitLog, reader: ChunkReader) -> DatasetState:
         """Apply every commit of the store that the index lacks.
@@ -93,7 +93,7 @@ class Namespace:
         if the dataset has been removed, `IndexBehind` if the index is being rebuilt. If there is
         nothing to do, the cost is one get of the index and two requests to the store.
         """
-        progress = read_progress(self._index, self.dataset.id)
+        progress = read_progress(self.index, self.dataset.id)
         if progress.is_rebuilding:
             raise IndexBehind(
                 f"the index of dataset {self.dataset.name!r} is being rebuilt, or a rebuild was "
@@ -110,7 +110,7 @@ class Namespace:
                 for commit in commits:
                     added = heads.added(commit)
                     state = apply_commit(
-                        self._index, self.dataset.id, commit, added, heads.retired(commit)
+                        self.index, self.dataset.id, commit, added, heads.retired(commit)
                     )
         except ChunkGone:
             return self.reapply(log, reader, state.generation)
@@ -120,21 +120,21 @@ class Namespace:
         """Restore what the index lost of the commits after `after` (`metadata.reapplication`)."""
         from metadata.reapplication import reapply  # most commands need no rebuild
 
-        return reapply(self._index, self.dataset, log, reader, after)
+        return reapply(self.index, self.dataset, log, reader, after)
 
     def held(self) -> int | None:
         """Return the generation at which this index is held, None if it follows the store.
 
         One get.
         """
-        return read_held(self._index, self.dataset.id)
+        return read_held(self.index, self.dataset.id)
 
     def hold(self, generation: int) -> None:
         """Hold the index at `generation` for good.
 
         It shows one point in time and is closed to writers.
         """
-        hold(self._index, self.dataset.id, generation)
+        hold(self.index, self.dataset.id, generation)
 
     def stat(self, path: bytes) -> PathEntry:
         """Return the live entry at `path`; one round trip.
@@ -148,7 +148,7 @@ class Namespace:
             MapFields(keys.directories_of(self.dataset.id, directory), [name]),
             MapFields(keys.files_of(self.dataset.id, directory), [name]),
         ]
-        for lookup, values in zip(lookups, self._index.get_many(lookups), strict=True):
+        for lookup, values in zip(lookups, self.index.get_many(lookups), strict=True):
             if (value := values[0]) is not None and not path.startswith(b"/"):
                 row = decode_entries(lookup.key, [name], [value])[0]
                 if not is_tombstone(row):
@@ -164,7 +164,7 @@ class Namespace:
         One round trip.
         """
         key = keys.files_of(self.dataset.id, directory)
-        values = self._index.get_many([MapFields(key, names)])[0]
+        values = self.index.get_many([MapFields(key, names)])[0]
         found = [number for number, value in enumerate(values) if value is not None]
         rows = decode_entries(
             key, [names[n] for n in found], [value for value in values if value is not None]
@@ -178,7 +178,7 @@ class Namespace:
     def root(self) -> np.void:
         """Return the root directory's row: as put, or 0755 at the time of the last update."""
         key = keys.directories_of(self.dataset.id, b"")
-        value = self._index.get_many([MapFields(key, [keys.ROOT_FIELD])])[0][0]
+        value = self.index.get_many([MapFields(key, [keys.ROOT_FIELD])])[0][0]
         if value is not None:
             put = decode_entries(key, [keys.ROOT_FIELD], [value])
             if not is_tombstone(put)[0]:
@@ -218,7 +218,7 @@ class Namespace:
         Raises `RecordCorrupt` if the index does not know the chunk or the chunk is retired.
         """
         key = keys.chunks_of(self.dataset.id)
-        value = self._index.get_many([MapFields(key, [chunk_id])])[0][0]
+        value = self.index.get_many([MapFields(key, [chunk_id])])[0][0]
         record = None if value is None else ChunkRecord.decode(key, chunk_id, value)
         if record is None or record.retired:
             raise RecordCorrupt(
@@ -232,7 +232,7 @@ class Namespace:
         key = keys.chunks_of(self.dataset.id)
         return {
             chunk_id: record
-            for batch in self._index.scan(key)
+            for batch in self.index.scan(key)
             for chunk_id, value in batch
             if not (record := ChunkRecord.decode(key, chunk_id, value)).retired
         }
@@ -249,15 +249,15 @@ class Namespace:
             prefix = directory + b"/" if directory else b""
             below = keys.directories_of(self.dataset.id, directory)
             pending.extend(
-                prefix + name for batch in self._index.scan(below) for name, _ in batch if name
+                prefix + name for batch in self.index.scan(below) for name, _ in batch if name
             )
             tops += [below, keys.files_of(self.dataset.id, directory)]
         # The deepest maps go first, so that after an interruption the rest is still found from the
         # root.
-        self._index.drop(tops[:1:-1])
-        self._index.drop(tops[:2])
-        if indexed_dataset(self._index, self.dataset.name) == self.dataset:
-            self._index.remove([MapFields(keys.DATASETS, [self.dataset.name.encode()])])
+        self.index.drop(tops[:1:-1])
+        self.index.drop(tops[:2])
+        if indexed_dataset(self.index, self.dataset.name) == self.dataset:
+            self.index.remove([MapFields(keys.DATASETS, [self.dataset.name.encode()])])
 
     def _check_directory(self, path: bytes) -> None:
         if path and not self.stat(path).is_directory:
@@ -277,7 +277,7 @@ class Namespace:
         )
 
     def _live(self, key: bytes) -> tuple[Sequence[bytes], npt.NDArray[np.void]]:
-        found = read_map(self._index, key)
+        found = read_map(self.index, key)
         found.pop(keys.ROOT_FIELD, None)
         names = sorted(found)
         rows = decode_entries(key, names, [found[name] for name in names])

@@ -84,9 +84,9 @@ def build_snapshot(
     )
     if found != (state.files, state.bytes, state.directories):
         raise RecordCorrupt(
-            f"the index of {dataset.name} lists {found[0]} files, {found[1]} bytes and {found[2]} "
-            "directories, but its totals"
-            f" say {state.files}, {state.bytes} and {state.directories}"
+            f"the index of {dataset.name} lists {found[0]:,} files, {found[1]:,} bytes and "
+            f"{found[2]:,} directories, but its totals say {state.files:,}, {state.bytes:,} and "
+            f"{state.directories:,}: run `dlcmd recover {dataset.name}`"
         )
     sections = tree.directory_sections() | tree.file_sections()
     sections["file_index"], file_reach = path_index.build(*tree.file_keys(sections["by_name"]))

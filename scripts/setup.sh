@@ -133,21 +133,21 @@ install_extra() {  # install_extra <name> [other packages]
     pip_install "dieselfs[$1]" "${@:2}"
 }
 
-# The C extension, in place: pip builds it first, this follows changes of its sources.
+# The C extensions, in place: pip builds it first, this follows changes of its sources.
 is_built() {  # is_built <module's path, without its suffix> <folder of its sources>
     local built=("$1".*.so)
     [[ -f ${built[0]} && ! $(find "$2" -newer "${built[0]}") ]]
 }
 
 extension_is_built() {
-    is_built metadata/_path_lookup metadata/extension
+    is_built metadata/_path_lookup metadata/extension && is_built metadata/_crash_report metadata/extension
 }
 
 build_extension() {
-    say "building the C extension"
+    say "building the C extensions"
     "$VENV/bin/python" -c 'import setuptools' 2>/dev/null || pip_install 'setuptools>=77'
     "$VENV/bin/python" setup.py --quiet build_ext --inplace
-    extension_is_built || die "the extension was not built; look-ups would work, but slowly"
+    extension_is_built || die "the extensions were not built; look-ups would work, but slowly"
 }
 
 let_torchvision_load() {

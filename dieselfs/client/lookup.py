@@ -18,6 +18,7 @@ from dieselfs.dataset.file_stat import (
     stats_of_listing,
     walk_snapshot,
 )
+from metadata.complete_listing import complete_walk
 from metadata.errors import (
     PathConflict,
     PathIsLink,
@@ -97,7 +98,7 @@ class IndexLookup:
 
     def walk(self, path: bytes) -> Iterator[FileStat]:
         """See `Lookup`."""
-        for listing in self._namespace.walk(path):
+        for listing in complete_walk(self._namespace, path):
             yield from stats_of_listing(listing)
 
     def extent(self, path: bytes) -> FileExtent:

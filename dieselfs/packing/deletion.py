@@ -21,6 +21,7 @@ from dieselfs.dataset.file_stat import joined
 from dieselfs.errors import Refused
 from dieselfs.packing.put_request import PackRequest
 from dieselfs.packing.source_tree import LinkRule, SourceTree
+from metadata.complete_listing import complete_walk
 from metadata.errors import PathNotFound
 from metadata.listing import DirectoryListing
 from metadata.namespace import Namespace, PathEntry
@@ -64,7 +65,7 @@ def planned_deletions(namespace: Namespace, request: PackRequest) -> Deletions:
     plan = _Plan(Deletions(namespace.state().generation), sources)
     for top in _tops(sources):
         try:
-            for listing in namespace.walk(top):
+            for listing in complete_walk(namespace, top):
                 plan.compare(listing)
         except PathNotFound:
             continue

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from metadata.kv.crash_report import CrashReport
+
 _LOCK: Final = "lock.mdb"
 _DATA: Final = "data.mdb"
 
@@ -24,4 +26,5 @@ def set_aside(folder: Path, now: datetime) -> Path:
         os.rename(folder / _LOCK, folder / f"{_LOCK}{suffix}")
     kept = folder / f"{_DATA}{suffix}"
     os.rename(folder / _DATA, kept)
+    CrashReport(folder).clear()
     return kept

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 import lmdb
 
 from metadata.errors import IndexDamaged, IndexUnavailable
+from metadata.kv.crash_report import CrashReport
 
 Result = TypeVar("Result")
 
@@ -48,6 +49,7 @@ class LmdbEnvironment:
     def __init__(self, folder: Path, map_bytes: int) -> None:
         self._folder = folder
         self._map_bytes = map_bytes
+        self._crash_report = CrashReport(folder)
         self._env: lmdb.Environment | None = None
         self._changed = threading.Condition()
         self._running = 0
@@ -63,7 +65,11 @@ class LmdbEnvironment:
         for _ in range(_ATTEMPTS):
             map_bytes = self._map_bytes
             try:
-                with self._shared() as env, env.begin(write=write) as transaction:
+                with (
+                    self._shared() as env,
+                    self._crash_report,
+                    env.begin(write=write) as transaction,
+                ):
                     return operation(transaction)
             except lmdb.MapFullError:
                 self._grow(map_bytes)
@@ -148,19 +154,32 @@ class LmdbEnvironment:
             raise IndexUnavailable(f"index {self._folder}: this connection is closed")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            env = self._opened()
-            try:
-                # the slot of a killed reader would keep old pages from being used again
-                env.reader_check()
-                _fill_up(env)
-            except BaseException:
-                env.close()
-                raise
+            self._look_into_crash()
+            with self._crash_report:
+                env = self._opened()
+                try:
+                    # the slot of a killed reader would keep old pages from being used again
+                    env.reader_check()
+                    _fill_up(env, self._folder)
+                except BaseException:
+                    env.close()
+                    raise
         except (OSError, lmdb.Error) as error:
             raise self._unavailable(error) from error
         self._map_bytes = env.info()["map_size"]
         self._env = env
         return env
+
+    def _look_into_crash(self) -> None:
+        """Check the file if a process has died in it. Raises `IndexDamaged`.
+
+        The process may have been sent the signal by another one, so a sound file is used again.
+        """
+        if self._crash_report.is_left_behind():
+            from metadata.kv.lmdb_pages import check_pages
+
+            check_pages(self._folder)
+            self._crash_report.clear()
 
     def _opened(self) -> lmdb.Environment:
         """Return the environment with a map as large as the database.
@@ -205,14 +224,18 @@ class LmdbEnvironment:
             raise self._unavailable(error) from error
         self._map_bytes = env.info()["map_size"]
 
+    def damaged(self, reason: str) -> IndexDamaged:
+        """Return the error of a file that is unsound as a whole."""
+        return IndexDamaged(
+            f"index {self._folder}: it is not a sound LMDB database ({reason}): `dlcmd recover "
+            "DATASET` moves it away and rebuilds it from the store",
+            self._folder,
+        )
+
     def _unavailable(self, error: Exception) -> IndexUnavailable | IndexDamaged:
         reason = str(error)
         if isinstance(error, _UNSOUND):
-            return IndexDamaged(
-                f"index {self._folder}: it is not a sound LMDB database ({reason}): `dlcmd recover "
-                "DATASET` moves it away and rebuilds it from the store",
-                self._folder,
-            )
+            return self.damaged(reason)
         if "No space left" in reason or "quota" in reason.lower() or self._disk_is_full(error):
             advice = "the disk is full, and nothing was changed: free space and try again"
         elif isinstance(error, PermissionError) or "Permission denied" in reason:
@@ -220,6 +243,12 @@ class LmdbEnvironment:
         elif isinstance(error, (FileExistsError, NotADirectoryError)):
             advice = "it is not a folder: choose another place for the index"
         else:
+            from metadata.kv.lmdb_pages import check_pages
+
+            try:
+                check_pages(self._folder)  # LMDB has many words for a page that it did not expect
+            except IndexDamaged as damaged:
+                return damaged
             advice = f"{reason}: check the folder and try again"
         return IndexUnavailable(f"index {self._folder}: {advice}")
 
@@ -237,17 +266,20 @@ class LmdbEnvironment:
         return disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES
 
 
-def _fill_up(env: lmdb.Environment) -> None:
+def _fill_up(env: lmdb.Environment, folder: Path) -> None:
     """Extend a file that was cut to the length that it had.
 
-    The zeros make LMDB refuse it: a page beyond the end of the file would end the process (SIGBUS).
-    A sound file may lack free pages at its end.
+    A page beyond the end of the file would end the process (SIGBUS). A sound file may lack free
+    pages at its end; raises `IndexDamaged` if it lacks others.
     """
     wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     with open(f"{env.path()}/data.mdb", "rb+") as file:
         present = os.fstat(file.fileno()).st_size
         if present >= wanted:
             return
+        from metadata.kv.lmdb_pages import check_pages
+
+        check_pages(folder)
         if hasattr(os, "posix_fallocate"):  # never shorter, whatever other processes do
             os.posix_fallocate(file.fileno(), present, wanted - present)
         else:  # macOS

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, lt
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
@@ -68,6 +68,8 @@ class LmdbFileStore:
         start, size = key, _FIRST_BATCH
         while True:
             pairs = self._run(partial(_range, start=start, size=size), write=False)
+            if not _ascend(start, pairs):
+                raise self._environment.damaged("its keys are out of order")
             batch = _belonging(key, pairs)
             if batch:
                 yield batch
@@ -154,6 +156,12 @@ def _range(transaction: lmdb.Transaction, start: bytes, size: int) -> list[Pair]
     return list(islice(cast(Iterator[Pair], cursor.iternext()), size))
 
 
+def _ascend(start: bytes, pairs: list[Pair]) -> bool:
+    """Return whether the keys ascend from `start` on: else a scan could go round for ever."""
+    names = [name for name, _ in pairs]
+    return not names or (names[0] >= start and all(map(lt, names, names[1:])))
+
+
 def _belonging(key: bytes, pairs: list[Pair]) -> list[Pair]:
     """Return the (field, value) pairs of one map, which are the first of `pairs`."""
     end = len(pairs)
@@ -177,5 +185,7 @@ def _put(transaction: lmdb.Transaction, updates: Sequence[MapUpdate]) -> None:
     _, absent = transaction.cursor().putmulti(pairs, overwrite=False)
     if absent < len(pairs):
         present = _present(transaction, [name for name, _ in pairs])
+        if len(present) < len({name for name, _ in pairs}):
+            raise lmdb.CorruptedError("a record is there and is not")
         newer = [pair for pair in pairs if _is_newer(pair[1], present[pair[0]])]
         transaction.cursor().putmulti(newer)

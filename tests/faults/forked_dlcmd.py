@@ -94,7 +94,8 @@ def _wait_at(gate: socket.socket) -> None:
 def _never_return(errors: Path, work: Callable[[], int]) -> None:
     code = 70
     try:
-        sys.stdout = sys.stderr = open(errors, "w", buffering=1)  # noqa: SIM115
+        sys.stdout = sys.stderr = open(errors, "a", buffering=1)  # noqa: SIM115
+        os.dup2(sys.stderr.fileno(), 2)  # for what is said from C
         logging.getLogger().handlers.clear()  # the test's own
         code = work()
     except BaseException:

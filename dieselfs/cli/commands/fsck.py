@@ -54,8 +54,10 @@ def fsck(
     --repair, and chunks and commits never change.
     """
     from dieselfs import checking
+    from dieselfs.assembly import check_index_file
 
     name = parse_dataset(dataset)
+    check_index_file(context.config.index.value)
     with context.places() as (store, index):
         with context.progress("fsck") as progress:
             report = checking.fsck(

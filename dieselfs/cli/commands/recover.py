@@ -208,7 +208,12 @@ def _parse_dataset_id(text: str) -> bytes:
 def _places(
     context: CommandContext, to: str | None, until: str | None
 ) -> Iterator[tuple[ObjectStore, KeyValueStore | None]]:
-    """Yield the store, and the index that the options mean. No other index is opened."""
+    """Yield the store, and the index that the options mean. No other index is opened.
+
+    Raises `IndexDamaged` before an LMDB file with damaged pages is opened.
+    """
+    from dieselfs.assembly import check_index_file
+
     if until is not None and to is None:
         yield context.store(), None
         return
@@ -219,6 +224,7 @@ def _places(
             "--until would leave the present index at that point in time",
             "name another index with --to",
         )
+    check_index_file(target.config.index.value)
     with target.places() as (store, index):
         yield store, index
 
