@@ -4,8 +4,10 @@ MetadataError
 ├── IndexUnavailable       the key-value database did not answer: retry later
 │   ├── IndexDenied        it refused the user or the password: tell the user
 │   └── IndexForgot        it lost what it had acknowledged: put recent commits again
+├── IndexEvicts            its server may evict records, so it is not written: tell the user
 ├── IndexDamaged           its database file is unsound: move it away, and rebuild the index
 ├── RecordCorrupt          a record failed its checksum: rebuild the index from the store
+│   ├── MapOfWrongType     a map is something else in the database: rebuild, which replaces it
 │   └── RecordsLost        records are missing: put all commits again, or rebuild
 ├── DatasetNotFound        tell the user
 ├── PathNotFound           tell the user
@@ -41,6 +43,10 @@ class IndexForgot(IndexUnavailable):
     """A server of the index came back or was replaced without records that it had acknowledged."""
 
 
+class IndexEvicts(MetadataError):
+    """The server of an index may evict records to make room for others."""
+
+
 class IndexDamaged(MetadataError):
     """The database file of an index is unsound as a whole."""
 
@@ -52,6 +58,15 @@ class IndexDamaged(MetadataError):
 
 class RecordCorrupt(MetadataError):
     """A record of the index failed its checksum."""
+
+
+class MapOfWrongType(RecordCorrupt):
+    """The database has something at the key of a map that is no map: another program wrote it."""
+
+    def __init__(self, what: str, key: bytes) -> None:
+        super().__init__(what)
+        self.key = key
+        """The key in the database; a part of a map may have one of its own."""
 
 
 class RecordsLost(RecordCorrupt):

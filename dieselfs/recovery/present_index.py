@@ -10,9 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from chunkstore.chunk_format import DatasetRef
 from metadata import keys
+from metadata.complete_listing import check_complete
 from metadata.dataset_state import indexed_dataset, read_state, register_dataset
-from metadata.errors import RecordCorrupt
+from metadata.errors import IndexEvicts, MapOfWrongType, RecordCorrupt, RecordsLost
+from metadata.kv.evictions import evictions_of
 from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, MapUpdate
+from metadata.namespace import Namespace
+from metadata.records import DatasetState
 
 
 def applied_generation(index: KeyValueStore, dataset: DatasetRef) -> int:
@@ -32,16 +36,38 @@ def known_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
 
 
 def is_empty(index: KeyValueStore, dataset: DatasetRef) -> bool:
-    """Return whether the index has nothing of the dataset, as far as four short scans show."""
+    """Return whether the index has nothing of the dataset, as far as four short scans show.
+
+    A key that holds no map counts as something.
+    """
     maps = (
         keys.state_of(dataset.id),
         keys.chunks_of(dataset.id),
         keys.directories_of(dataset.id, b""),
         keys.files_of(dataset.id, b""),
     )
-    return known_dataset(index, dataset.name) != dataset and not any(
-        batch for key in maps for batch in index.scan(key)
-    )
+    try:
+        return known_dataset(index, dataset.name) != dataset and not any(
+            batch for key in maps for batch in index.scan(key)
+        )
+    except MapOfWrongType:
+        return False
+
+
+def remove_wrong_types(index: KeyValueStore, dataset: DatasetRef) -> int:
+    """Remove what is no map at the keys of the dataset's state and of all names; count it.
+
+    Every step of a recovery reads these two, so they cannot be replaced in the course of it. Other
+    datasets register their names again when they are next used.
+    """
+    removed = 0
+    for key, field in ((keys.DATASETS, dataset.name.encode()), (keys.state_of(dataset.id), b"")):
+        try:
+            index.get_many([MapFields(key, [field])])
+        except MapOfWrongType as error:
+            index.drop([error.key])
+            removed += 1
+    return removed
 
 
 def unpin_generation(index: KeyValueStore, dataset: DatasetRef) -> bool:
@@ -66,6 +92,32 @@ def claim_name(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> bool:
     index.remove([MapFields(keys.DATASETS, [dataset.name.encode()])])
     register_dataset(index, dataset, born_ns)
     return True
+
+
+def check_kept(index: KeyValueStore, dataset: DatasetRef, state: DatasetState) -> None:
+    """Raise `IndexEvicts` if the index's server has evicted records that were just put.
+
+    `state` is what was put last. Costs one round trip, and if the server evicts or has evicted
+    anything, a listing of the whole dataset.
+    """
+    if not evictions_of(index, now=True).records_may_be_missing:
+        return
+    namespace = Namespace(index, dataset)
+    try:
+        check_complete(namespace)
+        is_kept = (
+            read_state(index, dataset.id, keys.TOTALS).generation >= state.generation
+            and namespace.state().generation >= state.generation
+            and (len(namespace.chunks()) == state.chunks or namespace.state() != state)
+        )
+    except RecordsLost:
+        is_kept = False
+    if not is_kept:
+        raise IndexEvicts(
+            f"the index of {dataset.name} does not hold what was put: its server evicts records; "
+            "give it more memory, set maxmemory-policy noeviction, then run `dlcmd recover "
+            f"{dataset.name}` again"
+        )
 
 
 class CountedChanges:

@@ -29,13 +29,16 @@ from dieselfs.recovery.points_in_time import AtTime, PointInTime, generation_at
 from dieselfs.recovery.present_index import (
     CountedChanges,
     applied_generation,
+    check_kept,
     claim_name,
     is_empty,
     known_dataset,
+    remove_wrong_types,
     unpin_generation,
 )
 from dieselfs.recovery.recovery_request import RecoveryOptions, RecoveryReport
 from dieselfs.snapshots.lifecycle import publish_snapshot
+from metadata.errors import MapOfWrongType
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.namespace import Namespace
@@ -183,16 +186,21 @@ class _Recovery:
         assert self._index is not None
         index = self._index
         log, reader = CommitLog(self._store, dataset), ChunkReader(self._store, dataset)
+        foreign = remove_wrong_types(index, dataset)
         if was_empty := is_empty(index, dataset):
-            state = self._rebuild(history, dataset, history.commits, EmptyIndex(index))
-            changed, removed = self._entries, 0
+            try:
+                state = self._rebuild(history, dataset, history.commits, EmptyIndex(index))
+                changed, removed = self._entries, 0
+            except MapOfWrongType:  # deeper than `is_empty` looks
+                was_empty = False
         was_pinned = unpin_generation(index, dataset)
         if not was_empty or applied_generation(index, dataset) != state.generation:
             repaired = RepairedIndex(index, partial(reapply_later, index, dataset, log, reader))
             state = self._rebuild(history, dataset, history.commits, repaired)
-            changed, removed = repaired.changed, repaired.removed
+            changed, removed = repaired.changed, repaired.removed + foreign
         changed += claim_name(index, dataset, history.commits[0].time_ns) + was_pinned
         state = Namespace(index, dataset).catch_up(log, reader)
+        check_kept(index, dataset, state)
         return self._report(history, state, was_empty=was_empty, changed=changed, removed=removed)
 
     def _since(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:
@@ -205,6 +213,7 @@ class _Recovery:
         counted.changed = int(claimed)
         log, reader = CommitLog(self._store, dataset), ChunkReader(self._store, dataset)
         state = Namespace(counted, dataset).reapply(log, reader, after)
+        check_kept(self._index, dataset, state)
         return self._report(history, state, changed=counted.changed)
 
     def _compare(self, history: History, dataset: DatasetRef) -> RecoveryReport:

@@ -19,6 +19,8 @@ from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from metadata.errors import IndexUnavailable
+from metadata.kv.evictions import Evictions
+from metadata.kv.redis_eviction import QUESTIONS, joined, read_answers, warn
 from metadata.kv.redis_maps import PATIENCE_S, SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import (
     SOCKET_TIMEOUT_S,
@@ -62,6 +64,13 @@ class RedisClusterStore(RedisMaps):
         error = self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
         if not self._slots:
             raise self._unavailable(error)
+        self.evictions(now=True)
+        warn(self._evictions, self._shown)
+
+    def _ask_for_evictions(self) -> Evictions:
+        masters = sorted({address for address in self._slots if address}, key=str)
+        answers = exchange([Pipeline(self._pools.pool(master), QUESTIONS) for master in masters])
+        return joined(read_answers(replies, self._shown) for replies in answers)
 
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         slots = self._slots

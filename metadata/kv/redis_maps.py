@@ -19,7 +19,9 @@ from typing import Final
 import xxhash
 from redis import exceptions
 
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexUnavailable, MapOfWrongType
+from metadata.kv import redis_eviction
+from metadata.kv.evictions import NOTHING_EVICTED, Evictions
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.lost_writes import LostWrites
 from metadata.kv.redis_pipeline import (
@@ -58,6 +60,9 @@ a single server, four in a cluster), unless servers answer.
 _FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 """Subclasses of `ConnectionError` that repeating does not change."""
 
+_WRONG_TYPE: Final = "WRONGTYPE"
+"""The word in Redis's error for a command to a key of another type, also from inside a script."""
+
 _REMOVE = Script("remove_equal.lua")
 _SCAN = Script("scan_batch.lua")
 
@@ -81,7 +86,18 @@ class RedisMaps(ABC):
         self._split_above = split_above
         self._patience_s = patience_s
         self._replication = Replication(self._shown)
+        self._evictions = NOTHING_EVICTED
         self._is_open = True
+
+    def evictions(self, *, now: bool = False) -> Evictions:
+        """Return what the servers say of evictions; with `now`, ask them again: one round."""
+        if now:
+            self._evictions = self._ask_for_evictions()
+        return self._evictions
+
+    @abstractmethod
+    def _ask_for_evictions(self) -> Evictions:
+        """Ask each server that has records. What one does not answer counts as nothing."""
 
     def lost_writes(self) -> LostWrites:
         """Return the losses that the store has seen."""
@@ -167,8 +183,11 @@ class RedisMaps(ABC):
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
         """Put the phases one after the other; a second round puts what belongs into buckets.
 
-        Raises `IndexForgot` if a loss was seen, before the phases that follow.
+        Raises `IndexForgot` if a loss was seen, before the phases that follow. Raises `IndexEvicts`
+        if the servers may evict records.
         """
+        if self._evictions.policy is not None:
+            raise redis_eviction.refusal(self._evictions, self._shown)
         losses = self._replication.losses
         for updates in phases:
             elsewhere = self._put(updates, self._split_above)
@@ -213,7 +232,7 @@ class RedisMaps(ABC):
     def drop(self, keys: Sequence[bytes]) -> None:
         """Remove whole maps, the buckets of split ones first."""
         # The base with its marker goes last: after a crash in the middle, the rest is still found.
-        for key in self._split_among(keys):
+        for key in self._perhaps_split_among(keys):
             self._execute(
                 RedisCommand(bucket, ("UNLINK", bucket), writes=True) for bucket in bucket_keys(key)
             )
@@ -248,6 +267,18 @@ class RedisMaps(ABC):
     def _split_among(self, keys: Sequence[bytes]) -> set[bytes]:
         replies = self._execute(RedisCommand(key, ("HEXISTS", key, MARKER)) for key in keys)
         return {key for key, reply in zip(keys, replies, strict=True) if reply}
+
+    def _perhaps_split_among(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return the keys of split maps, and those with something else that may have replaced one.
+
+        Costs a round trip a key if there is such a key.
+        """
+        try:
+            return self._split_among(keys)
+        except MapOfWrongType:
+            if len(keys) == 1:
+                return set(keys)
+        return set().union(*(self._perhaps_split_among([key]) for key in keys))
 
     def _scan_hash(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         cursor, server, restarts = b"0", None, 0
@@ -310,6 +341,12 @@ class RedisMaps(ABC):
     ) -> RedisCommand:
         if isinstance(error, exceptions.NoScriptError) and not command.by_text:
             return replace(command, by_text=True)
+        if _WRONG_TYPE in str(error):
+            raise MapOfWrongType(
+                f"index {self._shown}: at key {command.key!r} it has something that is no map: "
+                "`dlcmd recover DATASET` replaces it",
+                command.key,
+            ) from error
         again = self._retry(command, error)
         if again is None or time.monotonic() > deadline:
             raise unavailable(self._shown, error) from error

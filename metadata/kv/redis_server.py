@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from metadata.kv.evictions import Evictions
+from metadata.kv.redis_eviction import QUESTIONS, read_answers, warn
 from metadata.kv.redis_maps import PATIENCE_S, SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import RedisCommand, RedisUrl, Reply, is_error, unavailable
 
@@ -22,9 +24,14 @@ class RedisServerStore(RedisMaps):
         self, url: str, *, split_above: int = SPLIT_ABOVE, patience_s: float = PATIENCE_S
     ) -> None:
         super().__init__(RedisUrl(url), split_above, patience_s)
-        [reply] = self._round([RedisCommand(b"", ("PING",))])
+        reply, *answers = self._round([RedisCommand(b"", ("PING",)), *QUESTIONS])
         if is_error(reply):
             raise unavailable(self._shown, reply) from reply
+        self._evictions = read_answers(answers, self._shown)
+        warn(self._evictions, self._shown)
+
+    def _ask_for_evictions(self) -> Evictions:
+        return read_answers(self._round(QUESTIONS), self._shown)
 
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         [replies] = self._exchange([(_PLACE, None, commands)])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from metadata import keys
+from metadata.errors import MapOfWrongType
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.rebuild.index_difference import Fault, IndexDifference
 from metadata.rebuild.map_comparison import (
@@ -49,7 +50,7 @@ class ComparedIndex:
     def put(self, parts: Sequence[IndexMapPart]) -> None:
         """Compare these maps with the index."""
         for part in parts:
-            mismatches = compare_map(self._index, part)
+            mismatches = self._compared(part)
             self._note(mismatches)
             if part.kind is MapKind.DIRECTORIES:
                 self._known.add(part.key)
@@ -62,12 +63,23 @@ class ComparedIndex:
         """
         for directory in self._unexpected:
             for part in maps_below(self._index, self._dataset_id, directory, self._known):
-                self._note(compare_map(self._index, part))
+                self._note(self._compared(part))
                 self._known.add(part.key)
-        self._note(compare_fields(self._index, state))
-        [[mark]] = self._index.get_many([MapFields(state.key, [keys.REBUILDING])])
+        try:
+            self._note(compare_fields(self._index, state))
+            [[mark]] = self._index.get_many([MapFields(state.key, [keys.REBUILDING])])
+        except MapOfWrongType:
+            self._note(_all_missing(state))
+            return
         if mark is not None:
             self._note([Mismatch(state, keys.REBUILDING, mark, None)])
+
+    def _compared(self, part: IndexMapPart) -> list[Mismatch]:
+        """Return where the map differs; where there is no map, all of it is missing."""
+        try:
+            return compare_map(self._index, part)
+        except MapOfWrongType:
+            return _all_missing(part)
 
     def _note(self, mismatches: Iterable[Mismatch]) -> None:
         for mismatch in mismatches:
@@ -75,3 +87,10 @@ class ComparedIndex:
             self.counts[difference.fault, difference.kind] += 1
             if len(self.differences) < self._listed:
                 self.differences.append(difference)
+
+
+def _all_missing(part: IndexMapPart) -> list[Mismatch]:
+    return [
+        Mismatch(part, field, None, value)
+        for field, value in zip(part.fields, part.values, strict=True)
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from metadata.dataset_state import is_rebuilding, mark_rebuilding, unmark_rebuilding
+from metadata.errors import MapOfWrongType
 from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate
 from metadata.rebuild.map_comparison import (
     Mismatch,
@@ -21,9 +22,9 @@ from metadata.rebuild.map_sink import IndexMapPart, MapKind
 class RepairedIndex:
     """A `MapSink` for an index with any content.
 
-    It repairs damaged values, values of later commits, and fields and maps that the store does not
-    know (found through the directories that name them). It puts the mark, so that no other process
-    applies commits while it changes anything.
+    It repairs damaged values, values of later commits, keys that hold no map, and fields and maps
+    that the store does not know (found through the directories that name them). It puts the mark,
+    so that no other process applies commits while it changes anything.
 
     If anything was changed, or the index was marked before, `settle(generation)` is called at the
     end, before the mark is removed. Records that other processes had applied of later commits may
@@ -54,7 +55,7 @@ class RepairedIndex:
         """Repair these maps; directories that should not exist stay until `finish`."""
         mismatches: list[Mismatch] = []
         for part in parts:
-            found = compare_map(self._index, part)
+            found = self._compared(part)
             if part.kind is MapKind.DIRECTORIES:
                 self._known.add(part.key)
                 # They lead to the maps below them, so they are removed after those maps.
@@ -62,6 +63,21 @@ class RepairedIndex:
                 found = [m for m in found if m.expected is not None]
             mismatches += found
         self._repair(mismatches)
+
+    def _compared(self, part: IndexMapPart) -> list[Mismatch]:
+        """Return where the map differs; what is no map at its key is removed first."""
+        while True:
+            try:
+                return compare_map(self._index, part)
+            except MapOfWrongType as error:
+                self._mark()  # until the map is whole again, nobody takes it for an empty one
+                self._index.drop([error.key])
+                self.removed += 1
+
+    def _mark(self) -> None:
+        if not self._marked:
+            mark_rebuilding(self._index, self._dataset_id, self._generation)
+            self._marked = True
 
     def finish(self, state: IndexMapPart) -> None:
         """Remove the directories that should not exist and repair the state.
@@ -89,9 +105,7 @@ class RepairedIndex:
     def _repair(self, mismatches: Sequence[Mismatch]) -> None:
         if not mismatches:
             return
-        if not self._marked:
-            mark_rebuilding(self._index, self._dataset_id, self._generation)
-            self._marked = True
+        self._mark()
         removals: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         updates: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         for mismatch in mismatches:

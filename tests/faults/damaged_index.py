@@ -1,10 +1,10 @@
-"""A dataset with an index in LMDB whose file is damaged again and again, and what commands then
-say: right answers, or an error that says what to do."""
+"""A dataset whose index is damaged, and what commands then say: what is right, or what to do."""
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import struct
 from collections.abc import Iterator
@@ -15,26 +15,53 @@ from pathlib import Path
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.client import Client
-from tests.faults.forked_dlcmd import Ended, start_dlcmd
-from tests.faults.kept_dataset import Places
+from tests.faults.forked_dlcmd import Ended, Running, start_dlcmd
+from tests.faults.kept_dataset import Places, files_of, index_differences
+from tests.faults.killed_calls import KillPoint
 from tests.faults.repeated_put import folder_in_memory
 
 PAGE = 4096
 FILES = {b"%d/name-%04d" % (i % 7, i): b"file %d " % i * 10 for i in range(300)}
+_NAME = re.compile(r"(\d/)?name-\d+")
 _META = struct.Struct("<IIQQ" + 2 * "IHHQQQQQ" + "QQ")
+_ROOT, _LAST_PAGE = 19, 20
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedIndex:
-    """A dataset of FILES; `data` is its LMDB file, and `whole` what that was."""
+class IndexedDataset:
+    """A dataset of FILES, with an index of any kind."""
 
     folder: Path
     places: Places
-    data: Path
-    whole: bytes
+
+    def start(self, *arguments: str, point: KillPoint | None = None) -> Running:
+        return start_dlcmd(self.folder, [*arguments, *self.places.flags], point)
 
     def dlcmd(self, *arguments: str) -> Ended:
-        return start_dlcmd(self.folder, [*arguments, *self.places.flags]).end()
+        return self.start(*arguments).end()
+
+    def check_listing(self, ended: Ended, top: bytes = b"") -> bool:
+        """Whether the command listed what it should; if not, it must have been refused."""
+        if ended.code:
+            check_refused(ended)
+            return False
+        listed = {line.encode() for line in ended.errors.splitlines() if _NAME.fullmatch(line)}
+        assert listed == {path.removeprefix(top) for path in FILES if path.startswith(top)}
+        return True
+
+    def check_whole(self) -> None:
+        assert self.check_listing(self.dlcmd("ls", "-r", "dl://d"))
+        with self.places.opened() as dataset:
+            assert files_of(dataset) == FILES
+            assert index_differences(dataset) == []
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedIndex(IndexedDataset):
+    """An index in LMDB: `data` is its file, and `whole` what that was."""
+
+    data: Path
+    whole: bytes
 
     def restore(self) -> None:
         shutil.rmtree(self.data.parent)
@@ -46,19 +73,20 @@ class DamagedIndex:
             file.seek(at)
             file.write(data)
 
-    def root_page(self) -> int:
-        """The number of the page at the root of the records of the newest commit."""
-        metas = [_META.unpack_from(self.whole, page * PAGE + 16) for page in (0, 1)]
-        return int(max(metas, key=lambda meta: meta[-1])[19])
+    def damage_root(self, offset: int, value: int) -> None:
+        """Overwrite two bytes of the page at the root of the records, which is made the last one.
 
-    def check_listing(self, ended: Ended, top: bytes = b"") -> bool:
-        """Whether the command listed what it should; if not, it must have been refused."""
-        if ended.code:
-            check_refused(ended)
-            return False
-        listed = {line.encode() for line in ended.errors.splitlines() if not line.endswith("/")}
-        assert listed == {path.removeprefix(top) for path in FILES if path.startswith(top)}
-        return True
+        So what lies behind it is outside the file.
+        """
+        metas = [list(_META.unpack_from(self.whole, page * PAGE + 16)) for page in (0, 1)]
+        root, last = max(metas, key=lambda meta: meta[-1])[_ROOT], len(self.whole) // PAGE
+        page = bytearray(self.whole[root * PAGE :][:PAGE])
+        struct.pack_into("<Q", page, 0, last)
+        struct.pack_into("<H", page, offset, value)
+        self.overwrite(last * PAGE, page)
+        for number, meta in enumerate(metas):
+            meta[_ROOT], meta[_LAST_PAGE] = last, last
+            self.overwrite(number * PAGE + 16, _META.pack(*meta))
 
 
 def check_refused(ended: Ended) -> None:
@@ -70,10 +98,11 @@ def check_refused(ended: Ended) -> None:
 
 
 @contextmanager
-def damaged_index() -> Iterator[DamagedIndex]:
+def indexed_dataset(index_url: str | None = None) -> Iterator[IndexedDataset]:
+    """A dataset of FILES in two commits; without a URL its index is in LMDB."""
     with folder_in_memory() as folder:
         (folder / "store").mkdir()
-        places = Places(f"file://{folder}/store", f"lmdb://{folder}/index")
+        places = Places(f"file://{folder}/store", index_url or f"lmdb://{folder}/index")
         index = open_index(places.index)
         client = Client.connect(
             "d", store=open_store(places.store), index=index, snapshot_folder=folder, create=True
@@ -84,8 +113,14 @@ def damaged_index() -> Iterator[DamagedIndex]:
                 client.flush()
         client.close()
         index.close()
-        data = folder / "index/data.mdb"
-        yield DamagedIndex(folder, places, data, data.read_bytes())
+        yield IndexedDataset(folder, places)
+
+
+@contextmanager
+def damaged_index() -> Iterator[DamagedIndex]:
+    with indexed_dataset() as found:
+        data = found.folder / "index/data.mdb"
+        yield DamagedIndex(found.folder, found.places, data, data.read_bytes())
 
 
 def damage_at_random(index: DamagedIndex, rng: random.Random) -> str:

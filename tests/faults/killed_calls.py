@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from metadata.kv.evictions import Evictions, evictions_of
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.kv.lost_writes import LostWrites, lost_writes_of
 
@@ -189,6 +190,9 @@ class KilledIndex:
 
     def drop(self, keys: Sequence[bytes]) -> None:
         self._trap.pass_by("drop", lambda: self._inner.drop(keys))
+
+    def evictions(self, *, now: bool = False) -> Evictions:
+        return evictions_of(self._inner, now=now)
 
     def lost_writes(self) -> LostWrites:
         return lost_writes_of(self._inner)

@@ -58,6 +58,7 @@ _HINTS: Final[dict[ExitCode, dict[type[BaseException], str]]] = {
         store.BadSource: "correct the file, then run the same command again",
         index.MetadataError: "",
         index.IndexDenied: "check the user and the password in the index's URL",
+        index.IndexEvicts: "set maxmemory-policy noeviction in its Redis server",
         product.DieselFSError: "",
         MemoryError: "use fewer --jobs",
     },
