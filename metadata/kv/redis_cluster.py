@@ -14,13 +14,15 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from metadata.errors import IndexUnavailable
 from metadata.kv.evictions import Evictions
-from metadata.kv.redis_eviction import QUESTIONS, joined, read_answers, warn
+from metadata.kv.redis_eviction import CONFIGURED, QUESTIONS, joined, read_answers, warn
 from metadata.kv.redis_maps import PATIENCE_S, SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import (
     SOCKET_TIMEOUT_S,
@@ -69,8 +71,16 @@ class RedisClusterStore(RedisMaps):
 
     def _ask_for_evictions(self) -> Evictions:
         masters = sorted({address for address in self._slots if address}, key=str)
-        answers = exchange([Pipeline(self._pools.pool(master), QUESTIONS) for master in masters])
-        return joined(read_answers(replies, self._shown) for replies in answers)
+        pools = [self._pools.pool(master) for master in masters]
+        answers = exchange([Pipeline(pool, QUESTIONS) for pool in pools])
+
+        def configured(pool: Any) -> Reply:
+            return exchange([Pipeline(pool, [CONFIGURED])])[0][0]
+
+        return joined(
+            read_answers(replies, partial(configured, pool), self._shown)
+            for pool, replies in zip(pools, answers, strict=True)
+        )
 
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         slots = self._slots

@@ -8,29 +8,32 @@ and `volatile-*` evicts only keys with a time to live, which records do not have
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from metadata.errors import IndexEvicts
 from metadata.kv.evictions import Evictions
 from metadata.kv.redis_pipeline import RedisCommand, Reply
 
-QUESTIONS: Final = (
-    RedisCommand(b"", ("INFO", "memory")),
-    RedisCommand(b"", ("INFO", "stats")),
-    RedisCommand(b"", ("CONFIG", "GET", "maxmemory-policy")),
-)
-"""The commands of `read_answers`. A managed server may refuse the last one."""
+QUESTIONS: Final = (RedisCommand(b"", ("INFO", "memory")), RedisCommand(b"", ("INFO", "stats")))
+"""The commands of `read_answers`."""
+CONFIGURED: Final = RedisCommand(b"", ("CONFIG", "GET", "maxmemory-policy"))
+"""The command for a server whose INFO has no policy; managed servers refuse it."""
 _KEEPS: Final = "noeviction"
 _KEEPS_RECORDS: Final = "volatile-"
 
 log = logging.getLogger(__name__)
 
 
-def read_answers(replies: Sequence[Reply], shown: str) -> Evictions:
-    """Return what one server answered to `QUESTIONS`; `shown` names the index in the log."""
-    memory, stats, config = replies
-    policy = _field(memory, "maxmemory_policy") or _configured(config)
+def read_answers(
+    replies: Sequence[Reply], configured: Callable[[], Reply], shown: str
+) -> Evictions:
+    """Return what one server answered to `QUESTIONS`; `shown` names the index in the log.
+
+    `configured` returns its answer to `CONFIGURED`, and is called only if INFO has no policy.
+    """
+    memory, stats = replies
+    policy = _field(memory, "maxmemory_policy") or _configured(configured())
     if policy is None:
         log.info("index %s: the server does not tell its maxmemory-policy", shown)
     elif policy.startswith(_KEEPS_RECORDS):

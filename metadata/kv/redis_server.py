@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from metadata.kv.evictions import Evictions
-from metadata.kv.redis_eviction import QUESTIONS, read_answers, warn
+from metadata.kv.redis_eviction import CONFIGURED, QUESTIONS, read_answers, warn
 from metadata.kv.redis_maps import PATIENCE_S, SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import RedisCommand, RedisUrl, Reply, is_error, unavailable
 
@@ -27,11 +27,14 @@ class RedisServerStore(RedisMaps):
         reply, *answers = self._round([RedisCommand(b"", ("PING",)), *QUESTIONS])
         if is_error(reply):
             raise unavailable(self._shown, reply) from reply
-        self._evictions = read_answers(answers, self._shown)
+        self._evictions = self._read(answers)
         warn(self._evictions, self._shown)
 
     def _ask_for_evictions(self) -> Evictions:
-        return read_answers(self._round(QUESTIONS), self._shown)
+        return self._read(self._round(QUESTIONS))
+
+    def _read(self, answers: Sequence[Reply]) -> Evictions:
+        return read_answers(answers, lambda: self._round([CONFIGURED])[0], self._shown)
 
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         [replies] = self._exchange([(_PLACE, None, commands)])

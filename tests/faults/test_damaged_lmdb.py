@@ -134,6 +134,7 @@ def test_records_without_a_trace(
     measured.note(f"{lost}: refused, recovered")
 
 
+@pytest.mark.timeout(60 + 10 * ROUNDS)
 @fault_case(
     "the LMDB file is damaged at random: bits, bytes, pages, its length",
     promise="every command answers right, or is refused and names `dlcmd recover`, which puts it "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import pytest
 import redis
 
+from metadata.errors import MapOfWrongType
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
-from metadata.kv.redis_maps import MARKER
+from metadata.kv.redis_maps import MARKER, bucket_key
 from tests.contracts.key_value_store_contract import (
     content,
     get_one,
@@ -61,6 +63,35 @@ class SplitMaps:
         assert all_keys(clients) == []
         put_one(store, key, b"a", value(1))
         assert content(store, key) == {b"a": value(1)}
+        store.close()
+
+    @pytest.mark.parametrize("of_a_bucket", [False, True])
+    def test_what_is_no_map_is_told_and_dropped(
+        self, open_split: OpenSplitStore, clients: list[redis.Redis], of_a_bucket: bool
+    ) -> None:
+        store, key, other = open_split(10), new_key(), new_key()
+        names = [b"%d" % i for i in range(300)]
+        for at in range(0, 300, 10):
+            store.put([[MapUpdate(key, names[at : at + 10], [value(1)] * 10)]])
+        put_one(store, other, b"a", value(1))
+        foreign = bucket_key(key, names[-1]) if of_a_bucket else key
+        [owner] = [client for client in clients if foreign in client.keys("*")]  # type: ignore[operator]
+        owner.delete(foreign)
+        owner.set(foreign, b"of another program")
+        for call in (
+            lambda: content(store, key),
+            lambda: store.get_many([MapFields(key, names)]),
+            lambda: store.put([[MapUpdate(key, names, [value(2)] * 300)]]),
+            lambda: store.remove([MapFields(key, names)]),
+        ):
+            with pytest.raises(MapOfWrongType) as raised:
+                call()
+            assert raised.value.key == foreign
+        store.drop([foreign])
+        put_one(store, key, names[-1], value(3))
+        assert content(store, key)[names[-1]] == value(3)
+        store.drop([key, other])
+        assert all_keys(clients) == []
         store.close()
 
     def test_an_unsplit_map_is_one_hash(
