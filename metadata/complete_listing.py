@@ -10,14 +10,15 @@ listing is comparable if both are of one generation before it and the totals are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
 
 from metadata import keys
 from metadata.errors import RecordsLost
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.listing import DirectoryListing
 from metadata.namespace import Namespace
-from metadata.records import DatasetState
+from metadata.records import DatasetState, is_sealed
 
 _Totals = tuple[int, int, int]
 """The files, their bytes, and the directories without the root."""
@@ -50,6 +51,29 @@ def check_complete(namespace: Namespace) -> None:
     """
     for _ in complete_walk(namespace):
         pass
+
+
+@runtime_checkable
+class ChecksMaps(Protocol):
+    """A `KeyValueStore` that can tell if records of a map are lost by damage of its medium."""
+
+    def check_map(self, key: bytes, is_sound: Callable[[bytes, bytes], bool]) -> None:
+        """Raise `IndexDamaged` or `RecordCorrupt` if they may be.
+
+        `is_sound` is a function of map key + field and value.
+        """
+        ...
+
+
+def check_directory(namespace: Namespace, directory: bytes) -> None:
+    """Raise `IndexDamaged` or `RecordCorrupt` if records of this directory may be lost by damage.
+
+    A listing of one directory has no total. An index that cannot tell raises nothing.
+    """
+    index, dataset_id = namespace.index, namespace.dataset.id
+    if isinstance(index, ChecksMaps):
+        for key_of in (keys.directories_of, keys.files_of):
+            index.check_map(key_of(dataset_id, directory), is_sealed)
 
 
 def _settled(namespace: Namespace) -> DatasetState | None:

@@ -134,6 +134,12 @@ def sealed(key: bytes, field: bytes, body: bytes) -> bytes:
     return body + xxhash.xxh3_64_digest(key + field + body)
 
 
+def is_sealed(name: bytes, value: bytes) -> bool:
+    """Return whether a value has the checksum of its place; `name` is map key and field."""
+    body, check = value[:-_CHECK_BYTES], value[-_CHECK_BYTES:]
+    return xxhash.xxh3_64_digest(name + body) == check
+
+
 def _unseal(key: bytes, field: bytes, value: bytes) -> bytes:
     body, check = value[:-_CHECK_BYTES], value[-_CHECK_BYTES:]
     if len(body) <= STAMP_BYTES or xxhash.xxh3_64_digest(key + field + body) != check:

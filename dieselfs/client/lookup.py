@@ -18,7 +18,7 @@ from dieselfs.dataset.file_stat import (
     stats_of_listing,
     walk_snapshot,
 )
-from metadata.complete_listing import check_complete, complete_walk
+from metadata.complete_listing import check_complete, check_directory, complete_walk
 from metadata.errors import (
     PathConflict,
     PathIsLink,
@@ -86,7 +86,7 @@ class IndexLookup:
     def __init__(self, dataset: Dataset) -> None:
         self._namespace = dataset.namespace
         self._in_doubt = evictions_of(dataset.index).records_may_be_missing
-        self._is_counted = False
+        self._has_looked = False
 
     def file_count(self) -> int:
         """See `Lookup`."""
@@ -120,18 +120,20 @@ class IndexLookup:
         try:
             return self._namespace.stat(path)
         except PathNotFound:
-            self._check_if_small()
+            self._look_for_lost(path)
             raise
 
-    def _check_if_small(self) -> None:
-        """Raise `RecordsLost` if the index lacks records, so perhaps that of a missing path.
+    def _look_for_lost(self, path: bytes) -> None:
+        """Raise unless the index is sound where a path is missing; for the first one alone.
 
-        A large dataset is not counted, and no dataset twice.
+        A large dataset is not counted.
         """
-        if not self._is_counted:
-            self._is_counted = True
-            if self._namespace.state().files <= _COUNTED_FILES:
-                check_complete(self._namespace)
+        if self._has_looked:
+            return
+        self._has_looked = True
+        check_directory(self._namespace, path.rpartition(b"/")[0])
+        if self._namespace.state().files <= _COUNTED_FILES:
+            check_complete(self._namespace)
 
     def _check_once(self) -> None:
         """Raise `RecordsLost` if the index's server may have evicted records, and has.
@@ -155,6 +157,7 @@ class IndexLookup:
                 # A purge has moved the file in between: look it up again.
 
     def _children(self, path: bytes) -> Iterator[FileStat]:
+        check_directory(self._namespace, path)
         return stats_of_listing(self._namespace.list(path))
 
     def _extent_of(self, entry: PathEntry) -> FileExtent:

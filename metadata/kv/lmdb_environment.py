@@ -84,6 +84,12 @@ class LmdbEnvironment:
             f"index {self._folder}: cannot enlarge the database enough: try again"
         )
 
+    def check_part(self, prefix: bytes, is_sound: Callable[[bytes, bytes], bool]) -> None:
+        """Check the pages with the records of this prefix: see `lmdb_pages.check_part`."""
+        from metadata.kv.lmdb_pages import check_part
+
+        check_part(self._folder, prefix, is_sound)
+
     def close(self) -> None:
         """Close the environment once its transactions have ended; the next call opens it again."""
         with self._alone():

@@ -79,7 +79,7 @@ class Running:
         assert ready, f"the command does not end; it said {self._errors.read_text()!r}"
         return Ended(
             os.waitstatus_to_exitcode(status),
-            self._errors.read_text(),
+            self._errors.read_text(errors="backslashreplace"),
             counts.acknowledged,
             counts.calls(False),
             counts.calls(True),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from metadata.complete_listing import ChecksMaps
 from metadata.kv.evictions import Evictions, evictions_of
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.kv.lost_writes import LostWrites, lost_writes_of
@@ -190,6 +191,10 @@ class KilledIndex:
 
     def drop(self, keys: Sequence[bytes]) -> None:
         self._trap.pass_by("drop", lambda: self._inner.drop(keys))
+
+    def check_map(self, key: bytes, is_sound: Callable[[bytes, bytes], bool]) -> None:
+        if isinstance(self._inner, ChecksMaps):
+            self._inner.check_map(key, is_sound)
 
     def evictions(self, *, now: bool = False) -> Evictions:
         return evictions_of(self._inner, now=now)

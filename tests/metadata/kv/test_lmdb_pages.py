@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import random
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
 import pytest
 
-from metadata.errors import IndexDamaged
-from metadata.kv.lmdb_pages import check_pages
+from metadata.errors import IndexDamaged, RecordCorrupt
+from metadata.kv.key_value_store import MapUpdate
+from metadata.kv.lmdb_file import LmdbFileStore
+from metadata.kv.lmdb_pages import check_pages, check_part
+from metadata.records import is_sealed, sealed
 
 PAGE = 4096
 _META = struct.Struct("<IIQQ" + 2 * "IHHQQQQQ" + "QQ")
@@ -132,3 +136,59 @@ def ends_well(folder: Path) -> bool:
                     transaction.put(b"new%d" % number, b"x" * 3000)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0
+
+
+def sealed_maps(folder: Path) -> dict[bytes, dict[bytes, bytes]]:
+    """Forty maps in an index of their own; the values have checksums of their places."""
+    maps = {
+        b"{%022d}f" % number: {
+            field: sealed(b"{%022d}f" % number, field, bytes(64))
+            for field in (b"name-%04d" % at for at in range(number * 3))
+        }
+        for number in range(40)
+    }
+    store = LmdbFileStore(folder)
+    for key, content in maps.items():
+        store.put([[MapUpdate(key, list(content), list(content.values()))]])
+    store.close()
+    return maps
+
+
+def listed_map(folder: Path, key: bytes) -> dict[bytes, bytes]:
+    with closing(LmdbFileStore(folder)) as store:
+        return dict(pair for batch in store.scan(key) for pair in batch)
+
+
+def test_a_part_that_is_found_sound_is_listed_right(tmp_path: Path) -> None:
+    """Whatever bit of the file is flipped: all of a map is there, or its check fails."""
+    maps = sealed_maps(tmp_path / "whole")
+    whole = (tmp_path / "whole/data.mdb").read_bytes()
+    folder, rng = tmp_path / "damaged", random.Random(3)
+    folder.mkdir()
+    found = 0
+    for _ in range(250):
+        key = rng.choice(list(maps))
+        place = whole.rfind(key) if rng.random() < 0.7 else rng.randrange(len(whole))
+        at = min(len(whole) - 1, max(0, place - 30 + rng.randrange(100)))
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << rng.randrange(8)
+        (folder / "data.mdb").write_bytes(damaged)
+        try:
+            check_part(folder, key, is_sealed)
+            listed = listed_map(folder, key)  # a scan looks a little beyond its map
+        except (IndexDamaged, RecordCorrupt):
+            found += 1
+        else:
+            assert listed == maps[key], at
+    assert found > 20
+
+
+def test_a_record_that_is_damaged_is_told_from_a_page(tmp_path: Path) -> None:
+    maps = sealed_maps(tmp_path)
+    key = list(maps)[20]
+    data = bytearray((tmp_path / "data.mdb").read_bytes())
+    data[data.rfind(key) + 60] ^= 1
+    (tmp_path / "data.mdb").write_bytes(data)
+    with pytest.raises(RecordCorrupt, match="`dlcmd recover DATASET` repairs it"):
+        check_part(tmp_path, key, is_sealed)
+    check_pages(tmp_path)
