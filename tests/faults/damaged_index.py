@@ -24,6 +24,7 @@ PAGE = 4096
 FILES = {b"%d/name-%04d" % (i % 7, i): b"file %d " % i * 10 for i in range(300)}
 _NAME = re.compile(r"(\d/)?name-\d+")
 _META = struct.Struct("<IIQQ" + 2 * "IHHQQQQQ" + "QQ")
+_LEAF = 2
 _ROOT, _LAST_PAGE = 19, 20
 
 
@@ -72,6 +73,20 @@ class DamagedIndex(IndexedDataset):
         with open(self.data, "r+b") as file:
             file.seek(at)
             file.write(data)
+
+    def lose_a_record(self, prefix: bytes) -> bool:
+        """Let each leaf page whose last record has this prefix forget it; whether there is one."""
+        found = False
+        for start in range(2 * PAGE, len(self.whole), PAGE):
+            page = self.whole[start : start + PAGE]
+            flags, lower = struct.unpack_from("<HH", page, 10)
+            if flags != _LEAF or not 18 < lower < PAGE:
+                continue
+            [last] = struct.unpack_from("<H", page, lower - 2)
+            if page[last + 8 :].startswith(prefix):
+                self.overwrite(start + 12, struct.pack("<H", lower - 2))
+                found = True
+        return found
 
     def damage_root(self, offset: int, value: int) -> None:
         """Overwrite two bytes of the page at the root of the records, which is made the last one.

@@ -134,6 +134,27 @@ def test_records_without_a_trace(
     measured.note(f"{lost}: refused, recovered")
 
 
+@fault_case(
+    "a page of the LMDB file forgets one file of a directory",
+    promise="a listing of this directory is refused and names `dlcmd recover`",
+    bound_s=30,
+    check="dieselfs.client.lookup:check_directory=none",
+)
+def test_a_page_that_forgets_a_file(index: DamagedIndex, measured: Measured) -> None:
+    with index.places.opened() as dataset:
+        dataset_id = dataset.ref.id
+    number = next(
+        number
+        for number in range(7)
+        if index.lose_a_record(keys.files_of(dataset_id, b"%d" % number))
+    )
+    with measured.felt():
+        check_refused(index.dlcmd("ls", f"dl://d/{number}"))
+    assert index.dlcmd("recover", "d", "--yes").code == 0
+    index.check_whole()
+    measured.note("refused, recovered")
+
+
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 @fault_case(
     "the LMDB file is damaged at random: bits, bytes, pages, its length",
