@@ -63,7 +63,7 @@ class RecordCorrupt(MetadataError):
 class MapOfWrongType(RecordCorrupt):
     """The database has something at the key of a map that is no map: another program wrote it."""
 
-    def __init__(self, what: str, key: bytes) -> None:
+    def __init__(self, what: str, key: bytes = b"") -> None:
         super().__init__(what)
         self.key = key
         """The key in the database; a part of a map may have one of its own."""
