@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from msgspec import structs
-
 from dieselfs.allocation.directory.decisions import JobEntry
-from dieselfs.allocation.directory.reader_lease import ReaderLease
+from dieselfs.allocation.directory.reader_lease import ReaderLease, sized
 from dieselfs.allocation.jobs import Job, JobState
 
 FOR_EVER: Final = 1000.0
@@ -57,7 +55,7 @@ def present_jobs(entries: Iterable[JobEntry], leases: Iterable[ReaderLease]) -> 
     for lease in found:
         size = lease.dataset_bytes or sizes.get(lease.dataset_id)
         if size and not lease.cache_bytes:
-            readers[lease.job].append(structs.replace(lease, dataset_bytes=size))
+            readers[lease.job].append(sized(lease, size))
     return [_present(declared.get(job), readers[job]) for job in sorted(readers)]
 
 

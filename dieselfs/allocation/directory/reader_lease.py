@@ -66,6 +66,11 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since it began to publish, by its own monotonic clock."""
 
 
+def sized(lease: ReaderLease, dataset_bytes: int) -> ReaderLease:
+    """Return the lease with the size of its dataset, which the reader may not know."""
+    return msgspec.structs.replace(lease, dataset_bytes=dataset_bytes)
+
+
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(ReaderLease)
 
