@@ -148,3 +148,10 @@ def processes_with(mark: str) -> list[str]:
         if mark.encode() in environment and not any(own in command for own in PYTHONS_OWN):
             found.append(f"process {process.name}: {command}")
     return [entry for entry in found if not entry.startswith(f"process {os.getpid()}:")]
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """An empty folder in shared memory, whose path is short enough for a socket in a task."""
+    with tempfile.TemporaryDirectory(prefix="dieselfs-test-", dir="/dev/shm") as folder:
+        yield Path(folder)

@@ -355,11 +355,11 @@ def test_what_is_expected_grows_with_each_snapshot(packed: Packed, no_helper: No
 
 
 def test_clients_of_several_jobs_share_a_helper_and_each_pays(
-    packed: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Packed, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(short_folder))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    directory = FolderDirectory(tmp_path / f"dieselfs-allocations-{os.geteuid()}")
+    directory = FolderDirectory(short_folder / f"dieselfs-allocations-{os.geteuid()}")
     directory.allocate_remote_io("one", 5e6, origin="hand")
     directory.allocate_remote_io("two", 7e6, origin="hand")
     paths = sorted(packed.files)
@@ -388,11 +388,11 @@ def test_clients_of_several_jobs_share_a_helper_and_each_pays(
 
 
 def test_a_helper_keeps_its_datasets_quota(
-    packed: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Packed, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(short_folder))
     monkeypatch.setenv("DIESELFS_JOB", "one")
-    directory = FolderDirectory(tmp_path / f"dieselfs-allocations-{os.geteuid()}")
+    directory = FolderDirectory(short_folder / f"dieselfs-allocations-{os.geteuid()}")
     paths = sorted(packed.files)
     with packed.with_memory() as client:
         id = client.dataset.ref.id.hex()

@@ -73,8 +73,10 @@ def test_the_public_names_are_there() -> None:
         dieselfs.conect  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_job_pays_without_node_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MEMORY_VARIABLE, str(tmp_path))
+def test_a_job_pays_without_node_memory(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, str(short_folder))
     monkeypatch.setenv("DIESELFS_JOB", "resnet")
     with dieselfs.connect("pets", create=True) as client:
         for number in range(8):

@@ -16,6 +16,7 @@ import os
 import re
 import resource
 import select
+import selectors
 import signal
 import socket
 import sys
@@ -94,6 +95,7 @@ def become_macos() -> None:
     for module, names in LINUX_ONLY.items():
         for name in [name for name in dir(module) if re.fullmatch(names, name)]:
             delattr(module, name)
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
     sys.platform = "darwin"
     ctypes.CDLL = Library  # type: ignore[misc]
     for name in ("stat", "lstat", "readlink"):

@@ -24,6 +24,7 @@ class Control:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.payer_of = None
 
     def read(self, node: int, start: int, size: int) -> memoryview:
         if self.error is not None:

@@ -1,5 +1,7 @@
 """One READ: all the bytes that exist, from memory without a thread, else through one."""
 
+from __future__ import annotations
+
 import errno
 import threading
 from collections.abc import Iterator, Sequence
@@ -72,7 +74,7 @@ def run(answer: Answer) -> None:
     answer.work()
 
 
-def late(replies: "SimpleQueue[Any]") -> bytes | int:
+def late(replies: SimpleQueue[Any]) -> bytes | int:
     """What was replied later."""
     answer: Sequence[bytes] | int = replies.get(timeout=60)
     return answer if isinstance(answer, int) else b"".join(answer)
