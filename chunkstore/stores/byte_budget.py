@@ -97,7 +97,10 @@ class _Take:
 
     def _enter(self) -> None:
         """Enter the lines of budgets that have joined since the last look."""
-        turns = {self.budget: self._turn, **self._turn.others}
+        turns = {**self._turn.others, self.budget: self._turn}
+        again = self._turn.others.get(self.budget)
+        if again is not None and not again.ahead:  # a reader of the same job waits for it
+            self._turn.ahead = False
         for budget in turns.keys() - self._waiters.keys():
             self._waiters[budget] = waiter = _Waiter(turns[budget], self.wake)
             budget.enter(waiter)

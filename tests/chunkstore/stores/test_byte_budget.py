@@ -253,6 +253,22 @@ class TestTwoJobsThatWaitForOneRead:
         assert paid == [None]
         assert poor.statistics().used_bytes == 100_000
 
+    def test_a_reader_of_the_same_job_hurries_it(self) -> None:
+        clock, takers = SteppedClock(), Takers()
+        budget = budget_of(1000, clock)
+        budget.take(1000)
+        first, second = ReadTurn(ahead=True), ReadTurn(ahead=True)
+        takers.start("first", taking(budget, 1000, first))
+        eventually(lambda: budget.statistics().waiting == 1)
+        takers.start("second", taking(budget, 1000, second))
+        eventually(lambda: budget.statistics().waiting == 2)
+        second.join(budget, ahead=False)
+        eventually(lambda: not second.ahead)
+        clock.move_to(1.0)
+        takers.have_passed("second")
+        clock.move_to(2.0)
+        takers.join()
+
     def test_a_job_that_fetches_ahead_waits_behind_its_own_readers(self) -> None:
         clock, takers = SteppedClock(), Takers()
         poor, rich = self.two(clock)
