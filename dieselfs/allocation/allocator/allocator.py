@@ -168,16 +168,15 @@ class Allocator:
     ) -> Allocated:
         by_hand = {each.job for each in decisions.ios if each.origin == "hand"}
         fixed = {each.dataset_id for each in decisions.caches if each.origin == "hand"}
-        wanted = _scheduled(self._policy, jobs, total)
+        wanted = quotas = _scheduled(self._policy, jobs, total)
+        if fixed:  # what is set by hand is no part of the total, so its jobs take none of that
+            others = [job for job in jobs if job.dataset_id not in fixed]
+            quotas = _scheduled(self._policy, others, total)
         ids = {job.state.job.dataset: job.dataset_id for job in jobs}
         allowed = {each.job: each.bytes_per_s for each in decisions.ios}
         free = [job for job in jobs if job.name not in by_hand]
         ios = self._lent.divided(free, wanted.io_bytes_per_s, total.io_bytes_per_s, allowed, now)
-        caches = {
-            ids[dataset]: size
-            for dataset, size in wanted.cache_bytes.items()
-            if ids[dataset] not in fixed
-        }
+        caches = {ids[dataset]: size for dataset, size in quotas.cache_bytes.items()}
         return Allocated(jobs, total, caches, ios)
 
 

@@ -101,6 +101,19 @@ def test_what_was_set_by_hand_stays_and_is_taken_from_the_total(cluster: Cluster
     assert (quota.size_bytes, quota.origin) == (1000, "hand")
 
 
+def test_cache_that_is_set_by_hand_is_not_divided_a_second_time(cluster: Cluster) -> None:
+    cluster.directory.allocate_cache_size("a", "a" * 32, DATASET_BYTES // 4, origin="hand")
+    cluster.reads(of("a"), of("b", 9e6))
+    for _ in range(2):
+        cluster.beat()
+    by_allocator = {
+        each.dataset: each.size_bytes
+        for each in cluster.directory.decisions().caches
+        if each.origin == "allocator"
+    }
+    assert by_allocator == {"b": DATASET_BYTES * 3 // 4}
+
+
 def test_less_cache_is_allocated_at_once(cluster: Cluster) -> None:
     cluster.reads(of("a"))
     for _ in range(2):
