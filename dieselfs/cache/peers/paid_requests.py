@@ -43,9 +43,9 @@ class PaidRequests:
         if budget is None:
             return self.paid(self.client.ask(peer, request(True)))
         if not budget.take_now(size_bytes):
-            found = self.client.ask(peer, request(False))
+            found = self.paid(self.client.ask(peer, request(False)))
             if not isinstance(found, NotCached):
-                return self.paid(found)
+                return found
             return self.fetch(peer, request(True), size_bytes)
         return self.paid(self.client.ask(peer, request(True)), budget, size_bytes)
 

@@ -29,6 +29,8 @@ class ScriptedNode:
     cached: bool = False
     keeps: bool = True
     fails: bool = False
+    head_bytes: int = 0
+    """The bytes that it fetches in order to see that it does not cache a chunk."""
     asked: list[bool] = field(default_factory=list)
     """Whether each request might fetch."""
 
@@ -44,7 +46,7 @@ class ScriptedNode:
         if self.cached:
             return Data(memoryview(bytes(SIZE)))
         if not request.may_fetch:
-            return NotCached()
+            return NotCached(self.head_bytes)
         if not self.keeps:
             return NotCached(told)
         self.cached = True
@@ -86,6 +88,14 @@ def test_a_reader_in_debt_waits_before_the_node_may_fetch() -> None:
         assert isinstance(reader.ask(), Data)
         assert (reader.used_bytes, reader.node.asked) == (fetched * SIZE, [False, True])
         assert reader.clock.now == pytest.approx((fetched - 1) * SIZE / 100, abs=0.3)
+
+
+def test_what_a_node_fetches_for_an_answer_without_content_is_paid_for() -> None:
+    reader = Reader(ScriptedNode())
+    reader.ask()
+    reader.node.cached, reader.node.head_bytes = False, 64
+    assert isinstance(reader.ask(), Data)
+    assert reader.used_bytes == 2 * SIZE + 64
 
 
 def test_a_hit_while_the_budget_is_open_gives_back_what_was_taken() -> None:
