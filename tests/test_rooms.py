@@ -121,6 +121,7 @@ ARROWS = {
     },
     "cache.cluster": {
         "allocation.directory": "a cache node keeps its part of what is allocated to datasets",
+        "allocation.readers": "a cache node keeps decisions that its directory has lost",
         "cache.jobs": "a thread that beats",
         "cache.membership": "cache nodes are found as members are",
         "cache.peers": "a client of a cluster reads as a reader of a task does",

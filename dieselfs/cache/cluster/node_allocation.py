@@ -1,8 +1,8 @@
 """How a cache node keeps to the quotas that are allocated to datasets.
 
 Once a second it renews its lease in the allocation directory, and reads the quotas if they have
-changed. Of each it keeps its weight's share (`quota_share`). While the directory is away the last
-quotas stay.
+changed. Of each it keeps its weight's share (`quota_share`). While the directory is away, or
+has lost what it had, the last quotas stay.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Final
 
 from dieselfs.allocation.directory.decisions import NO_ONES_ID, Decisions
 from dieselfs.allocation.directory.directories import allocation_directory
-from dieselfs.allocation.directory.port import AllocationDirectory
+from dieselfs.allocation.directory.port import SETTLED_S, AllocationDirectory
 from dieselfs.allocation.directory.reader_lease import LEASE_S, ReaderLease
+from dieselfs.allocation.readers.kept_decisions import KeptDecisions
 from dieselfs.cache.cluster.cache_node import CacheNode
 from dieselfs.cache.cluster.quota_share import SteadyShare, quota_share
 from dieselfs.cache.jobs.beats import Beats
@@ -57,14 +58,16 @@ class NodeAllocation:
         self.id = os.urandom(8).hex()
         self._began = clock()
         self._share = SteadyShare()
-        self._decisions = Decisions()
+        self._decisions, self._kept = Decisions(), KeptDecisions()
 
     def beat(self, directory: AllocationDirectory) -> None:
         """Renew the lease, and obey the quotas. Raises `RegistryUnavailable`."""
         now = self._clock()
         answer = directory.beat(self._lease(now), LEASE_S)
         if answer.cache_version != self._decisions.version:
-            self._decisions = directory.decisions()
+            self._decisions = self._kept.decisions(directory.decisions())
+        if answer.awake_s < SETTLED_S:  # the leases of other nodes may not be back yet
+            return
         share = self._computed_share(answer.peers)
         self._share.note(share, now)
         if share is None or (self._share.now is None and now - self._began < _OPENS_S):
