@@ -121,6 +121,8 @@ class ReaderAllocation:
         self._kept = KeptDecisions()
         self._io: IoDecision | None = None
         self._decisions: Decisions | None = None
+        self._has_any = False
+        """True if anything is allocated."""
         self._speed = MeasuredSpeed()
         self._effective = EffectiveBytes(lambda: 0)
         self._progress: Callable[[], Progress] | None = None
@@ -248,7 +250,7 @@ class ReaderAllocation:
         self._observe(now)
         try:
             answer = self._kept.beat(directory.beat(self._lease(now), LEASE_S))
-            self._answered = now
+            self._answered, self._has_any = now, answer.has_any
             self._obey(answer)
             if self._decisions is None or answer.cache_version != self._decisions.version:
                 self._learn(self._kept.decisions(directory.decisions()))
@@ -293,7 +295,7 @@ class ReaderAllocation:
         return None if decisions is None else decisions.cache_of(self._dataset.id.hex())
 
     def _interval_s(self) -> float:
-        is_concerned = self._settings.job or self._io is not None or self._decisions is not None
+        is_concerned = self._settings.job or self._io is not None or self._has_any
         return BEAT_S if is_concerned else UNNAMED_BEAT_S
 
     def _observe(self, now: float) -> None:

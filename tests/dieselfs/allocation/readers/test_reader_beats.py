@@ -1,0 +1,30 @@
+"""How often a reader asks the directory: a cluster that allocates nothing is hardly asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkstore.chunk_format import DatasetRef
+from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers.allocation_settings import AllocationSettings
+from dieselfs.allocation.readers.reader_allocation import (
+    BEAT_S,
+    UNNAMED_BEAT_S,
+    ReaderAllocation,
+)
+
+
+@pytest.mark.parametrize(("job", "interval_s"), [("", UNNAMED_BEAT_S), ("resnet", BEAT_S)])
+def test_a_reader_without_a_job_asks_seldom_while_nothing_is_allocated(
+    tmp_path: Path, job: str, interval_s: float
+) -> None:
+    directory = FolderDirectory(tmp_path / "directory")
+    reader = ReaderAllocation(AllocationSettings(job, "lmdb:///x"), DatasetRef("pets", bytes(16)))
+    reader.beat(directory)
+    assert reader._interval_s() == interval_s
+    directory.allocate_remote_io("another", 1e6, origin="hand")
+    reader.beat(directory)
+    assert reader._interval_s() == BEAT_S
+    reader.end(directory)
