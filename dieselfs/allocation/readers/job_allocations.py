@@ -36,6 +36,7 @@ class JobAllocations:
         self._others: dict[str, ReaderAllocation] = {}
         self._members: dict[str, int] = {}
         self._dataset_bytes = 0
+        self._serves_members = self._is_released = False
         self._cached: tuple[Callable[[], int], Callable[[], int]] | None = None
         """The arguments of `caches`."""
         self._keepers: list[Callable[[Quotas], object]] = []
@@ -57,16 +58,19 @@ class JobAllocations:
         """See `JobPayers`. `measured`: what it fetches here is its speed, as nothing else says."""
         if job is None:
             return pays_nothing
-        if self.own is not None and job == self._settings.job:
-            return self.own.payer
+        own = self.own if job == self._settings.job else None
+        if own is not None and not self._serves_members:
+            return own.payer
         with self._lock:
-            found = self._others.get(job)
+            found = own or self._others.get(job)
             if found is None:
                 found = self._others[job] = self._made(job)
             self._members[job] = self._members.get(job, 0) + 1
-            if measured:
+            if measured or self._serves_members:
                 found.measures_fetches()
         found.begin()
+        if self._is_released:
+            found.release()
         return found.payer
 
     def leave(self, job: str | None) -> None:
@@ -78,8 +82,15 @@ class JobAllocations:
             if self._members[job]:
                 return
             del self._members[job]
-            ended = self._others.pop(job)
+            if self.own is not None and job == self._settings.job:
+                ended, self.own = self.own, self._made(job)
+            else:
+                ended = self._others.pop(job)
         ended.close(0.0)
+
+    def serve_members(self) -> None:
+        """See `JobPayers`."""
+        self._serves_members = True
 
     def reads(self, dataset_bytes: int) -> None:
         """Report how large the dataset is, for the other jobs."""
@@ -120,6 +131,7 @@ class JobAllocations:
 
     def release(self) -> None:
         """Let all reads through from now on, because the process ends."""
+        self._is_released = True
         for each in self._all():
             each.release()
 

@@ -207,8 +207,11 @@ class Master:
 
     def _wait_along(self, turn: ReadTurn, payer: Payer | None, ahead: bool) -> None:
         """Note that one more call waits for a fetch, in the line of its own job's budget."""
-        if payer is not None and payer != turn.payer:
-            turn.join(payer(), ahead=ahead)
+        if payer is None and self._payers is not None:
+            payer = self._payers.payer
+        own = None if self._payers is None else self._payers.payer
+        if payer != (turn.payer or own):
+            turn.join(None if payer is None else payer(), ahead=ahead)
         elif not ahead:
             turn.hurry()
 
@@ -378,11 +381,16 @@ class Master:
                     flight.arrived.set_exception(_master_ended())
             self._budget.asked.clear()
             self._budget.quotas.clear()
+            jobs = [*self._jobs.values()]
+            self._jobs.clear()
             self._observers = ()
             self._changed.notify_all()
             while self._storing:
                 self._changed.wait()
         self._prefetching.close(min(CLOSE_S, timeout_s))
+        if self._payers is not None:
+            for job in jobs:
+                self._payers.leave(job)
 
     def remove_member(self, member: Hashable) -> None:
         """Note that the member has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.read_turn import Payer
 
 
@@ -14,6 +15,14 @@ class JobPayers(Protocol):
     Thread-safe, and picklable for a helper. Implemented by
     `dieselfs.allocation.readers.job_allocations`.
     """
+
+    def payer(self) -> ByteBudget | None:
+        """Return what pays for the process's own reads; None: nobody does."""
+        ...
+
+    def serve_members(self) -> None:
+        """Have each job end with its last member, as the process reads nothing for itself."""
+        ...
 
     def join(self, job: str | None) -> Payer:
         """Return what pays for one more member of a job; None: nobody pays.

@@ -139,6 +139,7 @@ def _lead(settings: MemorySettings, source: ChunkSource) -> int:
         return 0
     payers, master = settings.payers, leader.master
     if payers is not None:
+        payers.serve_members()
         payers.keeps_memory(master.set_quota, lambda: master.statistics().cached_bytes)
     try:
         _report(_SERVING)

@@ -96,3 +96,28 @@ def test_node_memory_is_told_its_quota_by_whichever_job_knows_it(
     directory.allocate_cache_size("pets", DATASET.id.hex(), None, origin="hand")
     eventually(lambda: told == [expected, None], "no quota any more")
     jobs.close()
+
+
+def test_a_helpers_first_job_ends_with_its_members(directory: FolderDirectory) -> None:
+    helper = JobAllocations(AllocationSettings("first", "lmdb:///nowhere"), DATASET)
+    helper.serve_members()
+    first, second = helper.join("first"), helper.join("second")
+    assert (first(), second()) != (None, None)
+    eventually(lambda: leases(directory) == ["first", "second"], "both leases")
+    helper.leave("first")
+    eventually(lambda: leases(directory) == ["second"], "the end of the first job")
+    assert helper.join("first") != first
+    eventually(lambda: leases(directory) == ["first", "second"], "both leases again")
+    helper.close()
+    eventually(lambda: leases(directory) == [], "the end")
+
+
+def test_a_job_that_comes_while_the_process_ends_does_not_wait(
+    directory: FolderDirectory, jobs: JobAllocations
+) -> None:
+    directory.allocate_remote_io("late", 1e6, origin="hand")
+    jobs.release()
+    budget = jobs.join("late")()
+    assert budget is not None
+    budget.take(1 << 40)
+    budget.take(1 << 40)  # 12 days, if it waited

@@ -800,6 +800,12 @@ class Jobs:
         self.of = {name: ByteBudget(rate) for name, rate in rates.items()}
         self.members: list[str | None] = []
 
+    def payer(self) -> ByteBudget | None:
+        return self.of.get("own")
+
+    def serve_members(self) -> None:
+        raise NotImplementedError
+
     def join(self, job: str | None) -> Payer:
         self.members.append(job)
         return pays_nothing if job is None else partial(self.of.__getitem__, job)
@@ -859,6 +865,29 @@ def test_who_waits_for_a_poorer_jobs_fetch_pays_for_it(made: Made) -> None:
         assert jobs.used() == {"poor": 1 << 30, "rich": 1000}
         jobs.close()
         poors[0].result(DEADLINE_S)
+
+
+def test_the_masters_own_job_pays_for_a_poorer_fetch_that_it_waits_for(made: Made) -> None:
+    jobs = Jobs(poor=1, own=None)
+    jobs.of["poor"].take(1 << 30)
+    of = made(MadeUpSource(paid), payers=jobs)
+    with ThreadPoolExecutor(4) as pool:
+        poor = pool.submit(of.member("poor").fetch, block_of(1))
+        eventually(lambda: jobs.waiting() == {"poor": 1, "own": 0})
+        of.fetch(block_of(1))
+        poor.result(DEADLINE_S)
+    assert jobs.used() == {"poor": 1 << 30, "own": 1000}
+
+
+def test_a_master_that_ends_leaves_the_jobs_of_its_members(made: Made) -> None:
+    jobs = Jobs(one=None)
+    of = made(MadeUpSource(paid), payers=jobs)
+    members = [of.member("one"), of.member("one"), of.member()]
+    of.close()
+    assert jobs.members == []
+    for member in members:
+        member.close()
+    assert jobs.members == []
 
 
 def test_who_waits_for_a_richer_jobs_fetch_pays_nothing(made: Made) -> None:
