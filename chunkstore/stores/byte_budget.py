@@ -188,6 +188,12 @@ class ByteBudget:
         with self._guard:
             return not self._waiters and self._pay_if_open(size_bytes) <= 0
 
+    def wait_s(self, size_bytes: int) -> float:
+        """Return about how long one more read would wait behind reads that are as large as it."""
+        with self._guard:
+            left_s = max(0.0, self._shared[_PAID_UNTIL] - self._clock())
+            return left_s + len(self._waiters) * size_bytes / self._shared[_RATE]
+
     def charge(self, size_bytes: int) -> None:
         """Pay for bytes that have been read already, without waiting; negative gives back."""
         with self._guard:

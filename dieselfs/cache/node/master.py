@@ -215,6 +215,11 @@ class Master:
         elif not ahead:
             turn.hurry()
 
+    def budget_wait_s(self, block: CacheBlock) -> float:
+        """Return about how long a fetch for the task would wait for the budget of the own job."""
+        budget = None if self._payers is None else self._payers.payer()
+        return 0.0 if budget is None else budget.wait_s(block.length)
+
     def is_loading(self, block: CacheBlock) -> bool:
         """Return whether the block is being read from the store now.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from chunkstore.chunk_id import ChunkId
 from dieselfs.cache.node.mapped_blocks import MappedBlocks
@@ -16,7 +16,10 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.cache.wire.local_messages import Mapped, Message, Unmapped
+from dieselfs.errors import CacheFull
 
+LONGEST_WAIT_S: Final = 5.0
+"""The longest wait for a byte budget in one of the server's threads; peers have other sources."""
 _Completed: TypeAlias = Callable[[NodeStatus], NodeStatus]
 
 
@@ -76,8 +79,14 @@ class CachedFiles:
     def load(self, block: CacheBlock) -> None:
         """Load a block. See `CachedChunks`.
 
-        Raises `CacheFull` also if a reader of this node is fetching the block from another node.
+        Raises `CacheFull` also if a reader of this node is fetching the block from another node, or
+        if this node's job would wait for its budget for long: then the peer reads the store itself,
+        and pays, instead of holding a thread here.
         """
+        if not self._master.is_loading(block):
+            wait_s = self._master.budget_wait_s(block)
+            if wait_s > LONGEST_WAIT_S:
+                raise CacheFull(f"this node's job may fetch block {block.name} in {wait_s:.0f} s")
         self._master.fetch(block, as_owner=True)
 
     def status(self) -> NodeStatus:

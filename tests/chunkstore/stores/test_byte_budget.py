@@ -51,6 +51,20 @@ class TestTheRate:
         assert 100 - size / 1000 - 0.3 <= clock.now <= 100
         assert budget.statistics().used_bytes == 100_000
 
+    def test_how_long_a_read_would_wait(self) -> None:
+        clock, takers = SteppedClock(), Takers()
+        budget = budget_of(1000, clock)
+        assert budget.wait_s(500) == 0
+        budget.take(3000)
+        assert budget.wait_s(500) == 3
+        takers.start("one", taking(budget, 500, ReadTurn()))
+        eventually(lambda: budget.statistics().waiting == 1)
+        assert budget.wait_s(500) == 3.5
+        clock.move_to(3.0)
+        takers.join()
+        budget.set_rate(None)
+        assert budget.wait_s(1 << 40) == 0
+
     def test_the_burst_is_a_quarter_of_a_second_and_one_chunk(self) -> None:
         clock = WaitingClock()
         budget = budget_of(1000, clock)

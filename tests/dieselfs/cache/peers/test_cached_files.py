@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.stores.byte_budget import ByteBudget
 from dieselfs.cache.node.chunk_files import ChunkFiles
 from dieselfs.cache.node.master import AlreadyLoading, Master
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -178,3 +179,28 @@ def test_when_it_is_closed_it_holds_nothing(
     master.close()
     with pytest.raises(MasterGone):
         cached.load(block_of(2))
+
+
+class OwnJob:
+    """The payer of a master whose own job has one byte budget, and no members of others."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.payer = lambda: budget
+
+
+def test_a_poor_jobs_node_lets_its_peers_read_the_store(
+    folder: TaskFolder, source: MadeUpSharedSource
+) -> None:
+    budget = ByteBudget(SIZE)
+    payers = OwnJob(budget)
+    master = Master(folder, source, 3 * SIZE, payers=payers)  # type: ignore[arg-type]
+    cached = CachedFiles(folder, master)
+    cached.load(block_of(1))
+    budget.take(4 * SIZE)
+    cached.load(block_of(2))  # it would wait for 4 s
+    budget.charge(4 * SIZE)
+    with pytest.raises(CacheFull, match="may fetch block"):
+        cached.load(block_of(3))
+    assert not master.is_cached(block_of(3))
+    cached.close()
+    master.close()
