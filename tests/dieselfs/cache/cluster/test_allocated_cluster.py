@@ -136,8 +136,8 @@ def test_the_nodes_together_keep_a_datasets_quota(
         reader.read()
         return dataset.from_store_bytes() - before
 
-    # Neither the SSDs nor the nodes' memories have more than the quota, but for a chunk in each node
-    # that waits for its SSD.
+    # Neither the SSDs nor the nodes' memories have more than the quota, but for a chunk in each
+    # node that waits for its SSD.
     least = reader.object_bytes - quota - 2 * MIB
     eventually(lambda: missed_bytes() >= least, "the nodes are at their quotas")
     for _ in range(3):
