@@ -84,6 +84,15 @@ class Geometry:
         """The offset in a region's file at which segments begin."""
         return 2 * self.slot_bytes
 
+    def needed_bytes(self, content_bytes: int) -> int:
+        """Return the size of region files that hold so many bytes of a dataset.
+
+        Its chunks are taken to be much larger than a page. A region has a table, and less than a
+        segment is left over; one region more may be open.
+        """
+        room = self.region_bytes - self.data_offset - self.segment_bytes
+        return (-(-content_bytes // room) + 1) * self.region_bytes
+
     @property
     def least_bytes(self) -> int:
         """The smallest budget that has room for a region."""

@@ -106,7 +106,7 @@ class SegmentStore:
         self._filling = RegionFilling(files, index, self._rules)
         self._budget_seen = 0
         self._limits_due = 0.0
-        self._held = Counter[bytes]()
+        self._held, self._regions_of = Counter[bytes](), Counter[bytes]()
         self.full: frozenset[bytes] = frozenset()
         """The datasets that are at their allocated quotas, so nothing is to be fetched for them."""
 
@@ -257,6 +257,14 @@ class SegmentStore:
         """Return the bytes of a dataset's chunks that are cached, as of the last second."""
         return self._held.get(dataset, 0)
 
+    def taken_bytes(self, dataset: bytes) -> int:
+        """Return the size of the regions in which these bytes are, as of the last second."""
+        return self._regions_of[dataset] * self._geometry.region_bytes
+
+    def needed_bytes(self, content_bytes: int) -> int:
+        """Return the size of regions that hold so many bytes of a dataset."""
+        return self._geometry.needed_bytes(content_bytes)
+
     def ranked(self, next_uses: NextUses, now: float) -> RegionRanks | None:
         """Return the ranks of all regions by predicted next uses, or None without predictions.
 
@@ -399,7 +407,9 @@ class SegmentStore:
         for region in regions:
             if region.state != FREE:
                 self._held[region.dataset] += region.used_bytes - self._geometry.data_offset
-        held = Counter(region.dataset for region in regions if region.state != FREE)
+        self._regions_of = held = Counter(
+            region.dataset for region in regions if region.state != FREE
+        )
         limits_of, size = self._rules.limits_of, self._geometry.region_bytes
         allowed = {dataset: limits_of(dataset).regions(size) for dataset in held}
         self.full = frozenset(

@@ -303,6 +303,16 @@ class SsdTier:
         segments = self._service.opened
         return 0 if segments is None else segments.region_bytes
 
+    def taken_bytes(self, dataset: bytes) -> int:
+        """Return the size of the regions in which `held_bytes` are; 0 if not open."""
+        segments = self._service.opened
+        return 0 if segments is None else segments.taken_bytes(dataset)
+
+    def needed_bytes(self, content_bytes: int) -> int:
+        """Return the size of regions that hold so many bytes of a dataset, if it is open."""
+        segments = self._service.opened
+        return content_bytes if segments is None else segments.needed_bytes(content_bytes)
+
     def forget(self, chunk: bytes) -> bool:
         """Drop the segments of a damaged chunk; return whether there were any."""
         segments = self.segments

@@ -171,8 +171,12 @@ class ReadStack:
         ssd, id = self._settings.ssd, self._dataset.id
         if self.allocations is None:
             return
+        from dieselfs.allocation.readers.observed import CachedDataset
+
         own = None if ssd is None else shared_tier(ssd)
-        self.allocations.caches(lambda: max(of_cluster(), 0 if own is None else own.held_bytes(id)))
+        self.allocations.caches(
+            CachedDataset(lambda: max(of_cluster(), 0 if own is None else own.held_bytes(id)))
+        )
 
     def _recorded(self, store: ObjectStore, expected: ExpectedFiles) -> ObjectReader:
         """Return the store, with a recorder in front of it if requests are recorded."""
@@ -275,11 +279,19 @@ def _allocations(dataset: DatasetRef, settings: ReadSettings) -> JobAllocations 
     if settings.allocation is None:
         return None
     from dieselfs.allocation.readers.job_allocations import JobAllocations
+    from dieselfs.allocation.readers.observed import CachedDataset
 
     found = JobAllocations(settings.allocation, dataset, has_tier=settings.ssd is not None)
     if settings.ssd is not None and settings.cache_cluster is None:
         tier = shared_tier(settings.ssd)
-        found.caches(lambda: tier.held_bytes(dataset.id), lambda: tier.region_bytes)
+        found.caches(
+            CachedDataset(
+                lambda: tier.held_bytes(dataset.id),
+                lambda held_bytes: tier.taken_bytes(dataset.id),
+                tier.needed_bytes,
+                lambda: tier.region_bytes,
+            )
+        )
         found.keeps(AllocatedQuotas(settings.ssd.folder).write)
     return found
 

@@ -26,8 +26,8 @@ from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.prefetch.planner import Planner, Readers, Wanted
 from dieselfs.prefetch.plans import Plan
 from dieselfs.prefetch.progress_tracker import ProgressTracker
+from dieselfs.prefetch.requirement import FETCHES
 from dieselfs.prefetch.window import (
-    FETCHES,
     Fetch,
     Fetched,
     FollowedOrder,
@@ -118,11 +118,11 @@ class Prefetcher:
         return tuple(reader.plan for reader in self._planner.readers)
 
     def memory_bytes(self) -> int:
-        """Return the memory for the plans now: at most the quota, but all that they need."""
+        """Return the memory for the plans now: at most the quota, or what their windows take."""
         quota, budget = self._quota_bytes(), self._budget_bytes()
         if quota is None:
             return budget
-        return min(budget, max(quota, needed_bytes(self._planner.readers)))
+        return min(budget, max(quota, window_bytes(self._planner.readers)))
 
     def followed(self) -> FollowedOrder | None:
         """Return the order that is read now; None if no plan is read, or is laid out."""
@@ -179,9 +179,9 @@ class Prefetcher:
             self._run.start()
 
 
-def needed_bytes(readers: Readers) -> int:
-    """Return the memory that the plans of all readers need together (`MemoryNeed`)."""
-    return len(readers) * max((reader.plan.need.needed_bytes for reader in readers), default=0)
+def window_bytes(readers: Readers) -> int:
+    """Return the memory that the plans of all readers use together under a quota (`MemoryNeed`)."""
+    return len(readers) * max((reader.plan.need.window_bytes for reader in readers), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +414,7 @@ class PrefetcherRun:
             if not window.is_expectation_current:
                 if now < self._retry_at:
                     return
-                self._memory.expect(window.expectation(), needed_bytes(self._readers))
+                self._memory.expect(window.expectation(), window_bytes(self._readers))
             used = window.newly_used()
             if used:
                 self._memory.progress(used)

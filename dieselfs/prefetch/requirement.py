@@ -15,6 +15,12 @@ from dieselfs.shuffle.order import ShuffleParameters
 from dieselfs.shuffle.shuffle_lists import ListedOrder
 from metadata.snapshot import Snapshot
 
+FETCHES: Final = 8
+"""The most fetches at a time.
+
+The store's own limit finds out how many of them the store can handle
+(`chunkstore.stores.adaptive_limit`).
+"""
 _MIB: Final = 1 << 20
 
 
@@ -36,6 +42,16 @@ class MemoryNeed:
         largest, total = int(uses.payload_bytes.max()), int(uses.payload_bytes.sum())
         group = int(uses.group_bytes(group_start).max())
         return cls(group + min(UNDER_WAY * largest, total - group), largest, total)
+
+    @property
+    def window_bytes(self) -> int:
+        """The memory with which fetching never waits for room, as far as groups go.
+
+        The next group is fetched while one is read, and as many chunks are under way as are
+        requested at a time. With less, a chunk that must wait for a byte budget holds up readers.
+        """
+        under_way = max(0, FETCHES - 2 * UNDER_WAY) * self.largest_chunk_bytes
+        return min(2 * self.needed_bytes + under_way, self.total_bytes)
 
     def require(self, memory_bytes: int, readers: int = 1) -> None:
         """Raise `PlanTooLarge` if one reader's share of `memory_bytes` is too small."""

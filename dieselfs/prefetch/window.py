@@ -23,16 +23,11 @@ from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.prefetch.chunk_uses import ChunkUses, interleaved, rest_of
 from dieselfs.prefetch.planner import Readers
 from dieselfs.prefetch.rate_estimate import RateEstimate
+from dieselfs.prefetch.requirement import FETCHES
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-FETCHES: Final = 8
-"""The most fetches at a time.
-
-The store's own limit finds out how many of them the store can handle
-(`chunkstore.stores.adaptive_limit`).
-"""
 _LOOKAHEAD: Final = 4096
 _LARGE_PASSED: Final = 8
 """The most large files without room behind which a chunk is fetched nevertheless."""

@@ -39,6 +39,7 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     dataset: DatasetText
     dataset_id: DatasetId
     dataset_bytes: Size
+    """The quota that holds all of it: with a tier in whole regions, else its size."""
     epoch: _Count = 0
     epoch_read_bytes: _Count = 0
     """The bytes that it has read in that epoch; without a known order, since it began."""
@@ -51,7 +52,7 @@ class ReaderLease(msgspec.Struct, frozen=True, kw_only=True):
     starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """The share of the last seconds in which reads waited, though not for the budget."""
     held_bytes: Size = 0
-    """Bytes of the dataset in the caches that it sees."""
+    """Bytes of the dataset in the caches that it sees, in the same unit."""
     effective_bytes: Size = 0
     """Those of them that it hits in its present epoch."""
     region_bytes: Size = 0

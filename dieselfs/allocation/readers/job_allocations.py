@@ -16,6 +16,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.read_turn import Payer
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
+from dieselfs.allocation.readers.observed import CachedDataset
 from dieselfs.allocation.readers.reader_allocation import CLOSE_S, Quotas, ReaderAllocation
 from dieselfs.cache.ports.job_payers import pays_nothing
 
@@ -37,8 +38,7 @@ class JobAllocations:
         self._members: dict[str, int] = {}
         self._dataset_bytes = 0
         self._serves_members = self._is_released = False
-        self._cached: tuple[Callable[[], int], Callable[[], int]] | None = None
-        """The arguments of `caches`."""
+        self._cached = CachedDataset()
         self._keepers: list[Callable[[Quotas], object]] = []
         self._lock: threading.Lock
         renew_now_and_after_fork(self)
@@ -99,14 +99,12 @@ class JobAllocations:
             for each in self._others.values():
                 each.reads(dataset_bytes)
 
-    def caches(
-        self, held_bytes: Callable[[], int], region_bytes: Callable[[], int] = lambda: 0
-    ) -> None:
-        """Report how much of the dataset is cached here, and the unit in which quotas are kept."""
+    def caches(self, cached: CachedDataset) -> None:
+        """Report how much of the dataset is cached here."""
         with self._lock:
-            self._cached = held_bytes, region_bytes
+            self._cached = cached
             for each in self._all():
-                each.caches(held_bytes, region_bytes)
+                each.caches(cached)
 
     def keeps(self, keep: Callable[[Quotas], object]) -> None:
         """Tell `keep` the quotas of all datasets when they are known, and when they change."""
@@ -126,7 +124,7 @@ class JobAllocations:
             set_quota(0 if self._has_tier and quota is not None else quota)
 
         if not self._has_tier:
-            self.caches(held_bytes)
+            self.caches(CachedDataset(held_bytes))
         self.keeps(keep)
 
     def release(self) -> None:
@@ -149,8 +147,7 @@ class JobAllocations:
     def _made(self, job: str) -> ReaderAllocation:
         made = ReaderAllocation(AllocationSettings(job, self._settings.index_url), self._dataset)
         made.reads(self._dataset_bytes)
-        if self._cached is not None:
-            made.caches(*self._cached)
+        made.caches(self._cached)
         for keep in self._keepers:
             made.keeps(keep)
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dieselfs.allocation.estimator import IdealRate, ReadInterval, measured_ideal_rate
 
@@ -48,6 +48,41 @@ class MeasuredSpeed:
     def rate(self) -> IdealRate | None:
         """The rate while nothing waited, or else a lower bound; None if nothing was read."""
         return measured_ideal_rate(self._intervals)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDataset:
+    """How much of the dataset is cached where a reader's quota is kept, and in which units.
+
+    A tier keeps quotas in whole regions, with their tables. So a quota as large as the dataset
+    would not hold all of it, and a job at full speed would wait for the rest in each epoch.
+    """
+
+    held_bytes: Callable[[], int] = lambda: 0
+    taken_bytes: Callable[[int], int] = lambda held_bytes: held_bytes
+    """Return what the quota is charged for what is held."""
+    needed_bytes: Callable[[int], int] = lambda dataset_bytes: dataset_bytes
+    """Return a quota that holds a dataset of this size."""
+    region_bytes: Callable[[], int] = lambda: 0
+    """The size of a region; 0: quotas are kept to the byte."""
+
+    def charged(self, dataset_bytes: int, held_bytes: int, effective_bytes: int) -> Charged:
+        """Return these sizes as a quota counts them; all that is cached needs what it takes."""
+        if not dataset_bytes:
+            return Charged(0, held_bytes, effective_bytes)
+        taken = self.taken_bytes(held_bytes)
+        is_whole = held_bytes >= dataset_bytes
+        needed = taken if is_whole else max(taken, self.needed_bytes(dataset_bytes))
+        share = effective_bytes / held_bytes if held_bytes else 0.0
+        return Charged(needed, taken, round(share * taken))
+
+
+class Charged(NamedTuple):
+    """A dataset's size, and what of it is cached and effective, in bytes of a quota."""
+
+    dataset_bytes: int
+    held_bytes: int
+    effective_bytes: int
 
 
 class EffectiveBytes:

@@ -27,7 +27,13 @@ from dieselfs.allocation.directory.reader_lease import LEASE_S, NO_LIMIT, Reader
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.division import divided
 from dieselfs.allocation.readers.kept_decisions import KeptDecisions
-from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress, Waits
+from dieselfs.allocation.readers.observed import (
+    CachedDataset,
+    EffectiveBytes,
+    MeasuredSpeed,
+    Progress,
+    Waits,
+)
 from dieselfs.cache.jobs.beats import Beats
 from dieselfs.errors import RegistryUnavailable
 
@@ -127,7 +133,7 @@ class ReaderAllocation:
         self._effective = EffectiveBytes(lambda: 0)
         self._progress: Callable[[], Progress] | None = None
         self._dataset_bytes = 0
-        self._region_bytes: Callable[[], int] = lambda: 0
+        self._cached = CachedDataset()
         self._read = Progress(None, 0, 0.0)
         self._observed_at: float | None = None
         self._epoch: int | None = None
@@ -157,11 +163,9 @@ class ReaderAllocation:
         """Report what is fetched as what is read, where nothing else says how far readers are."""
         self._progress = self._fetched
 
-    def caches(
-        self, held_bytes: Callable[[], int], region_bytes: Callable[[], int] = lambda: 0
-    ) -> None:
-        """Report how much of the dataset is cached here, and the unit in which quotas are kept."""
-        self._effective, self._region_bytes = EffectiveBytes(held_bytes), region_bytes
+    def caches(self, cached: CachedDataset) -> None:
+        """Report how much of the dataset is cached here."""
+        self._effective, self._cached = EffectiveBytes(cached.held_bytes), cached
 
     def keeps(self, keep: Callable[[Quotas], object]) -> None:
         """Tell `keep` the quotas of all datasets, now if they are known, and when they change."""
@@ -268,6 +272,8 @@ class ReaderAllocation:
     def _lease(self, now: float) -> ReaderLease:
         rate, speed = None if self._budget is None else self._budget.bytes_per_s, self._speed.rate
         used, bound = self._used()
+        held, effective = self._effective.held_bytes, self._effective.effective_bytes
+        charged = self._cached.charged(self._dataset_bytes, held, effective)
         return ReaderLease(
             reader=self.id,
             job=self._settings.job,
@@ -275,16 +281,16 @@ class ReaderAllocation:
             pid=os.getpid(),
             dataset=self._dataset.name,
             dataset_id=self._dataset.id.hex(),
-            dataset_bytes=self._dataset_bytes,
+            dataset_bytes=charged.dataset_bytes,
             epoch=self._epoch or 0,
             epoch_read_bytes=max(0, self._read.read_bytes - self._epoch_began_at),
             allowed_bytes_per_s=NO_LIMIT if rate is None else rate,
             used_bytes_per_s=used,
             bound=bound,
             starved=self._waits.starved,
-            held_bytes=self._effective.held_bytes,
-            effective_bytes=self._effective.effective_bytes,
-            region_bytes=self._region_bytes(),
+            held_bytes=charged.held_bytes,
+            effective_bytes=charged.effective_bytes,
+            region_bytes=self._cached.region_bytes(),
             speed_bytes_per_s=0.0 if speed is None else speed.bytes_per_s,
             speed_is_bound=speed is None or speed.is_lower_bound,
             age_s=now - (self._began or now),

@@ -153,3 +153,20 @@ def test_less_quota_evicts_and_a_full_dataset_is_known_before_anything_is_fetche
     assert store.full == set()
     assert store.append(A, b"n" * 16, 0, data, is_end=True)
     store.close()
+
+
+@pytest.mark.parametrize("chunk_bytes", [MIB, 700_001, 300_000])
+def test_the_quota_that_a_dataset_needs_holds_all_of_it(tmp_path: Path, chunk_bytes: int) -> None:
+    count = 36 * MIB // chunk_bytes
+    quotas: list[int] = []
+    store = SegmentStore(
+        *(tmp_path / "ssd", tmp_path / "index", 64 * MIB),
+        limits_of=lambda _: DatasetLimits(allocated_bytes=quotas[0] if quotas else 0),
+    )
+    quotas.append(store.needed_bytes(count * chunk_bytes))
+    assert quotas[0] <= 44 * MIB
+    data = memoryview(random.Random(1).randbytes(chunk_bytes))
+    assert all(store.append(A, n.to_bytes(16, "big"), 0, data, is_end=True) for n in range(count))
+    store.tend()
+    assert count * chunk_bytes <= store.held_bytes(A) < store.taken_bytes(A) <= quotas[0]
+    store.close()

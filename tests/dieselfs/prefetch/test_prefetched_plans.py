@@ -431,12 +431,12 @@ def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota_chunks", "memory_chunks"), [(None, 20), (0, 6), (8, 8), (19, 19), (99, 20)]
+    ("quota_chunks", "memory_chunks"), [(None, 20), (0, 16), (8, 16), (19, 19), (99, 20)]
 )
-def test_plans_have_the_quota_at_most_but_what_they_need(
+def test_plans_have_the_quota_at_most_but_their_windows(
     node_of: Callable[..., Node], quota_chunks: int | None, memory_chunks: int
 ) -> None:
-    """A group has 4 chunks, and 2 are under way."""
+    """Two groups have 4 chunks each, and 8 chunks are under way."""
     node = node_of()
     quota = None if quota_chunks is None else quota_chunks * CHUNK_BYTES
     node.prefetcher = Prefetcher(
@@ -445,4 +445,4 @@ def test_plans_have_the_quota_at_most_but_what_they_need(
     assert node.prefetcher.memory_bytes() == min(20 * CHUNK_BYTES, (quota, 1 << 40)[quota is None])
     node.follow(0)
     assert node.prefetcher.memory_bytes() == memory_chunks * CHUNK_BYTES
-    eventually(lambda: node.memory.windows == [6 * CHUNK_BYTES], "what the plan needs")
+    eventually(lambda: node.memory.windows == [16 * CHUNK_BYTES], "the plan's window")

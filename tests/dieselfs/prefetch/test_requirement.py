@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.errors import PlanTooLarge
 from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.requirement import MemoryNeed, require_room_for
+from dieselfs.prefetch.requirement import FETCHES, MemoryNeed, require_room_for
 from dieselfs.shuffle.group_memory import UNDER_WAY
 from dieselfs.shuffle.order import ShuffledOrder, ShuffleParameters, shuffle_order
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
@@ -36,6 +36,18 @@ def test_the_largest_group_and_two_chunks_under_way_must_fit() -> None:
     assert "needs 48 MiB" in str(error)
     assert "the budget is 47 MiB" in str(error)
     assert error.hint == "raise the budget to 48 MiB, or use a group size of 9"
+
+
+def test_a_window_holds_two_groups_and_all_fetches_but_no_more_than_the_order() -> None:
+    def window_chunks(chunk_count: int) -> float:
+        snapshot = MadeSnapshot.even(chunk_count, files=4, file_bytes=MIB)
+        order = shuffle_order(snapshot.chunk_first_inode, 1, 0, group_size=10)
+        uses = ChunkUses.of(snapshot.as_snapshot(), order.inodes)
+        return MemoryNeed.of(uses, order.group_start).window_bytes / (4 * MIB)
+
+    assert window_chunks(100) == 10 + 10 + FETCHES
+    assert window_chunks(28) == 28
+    assert window_chunks(11) == 11
 
 
 def test_a_dataset_that_fits_as_a_whole_needs_no_more() -> None:

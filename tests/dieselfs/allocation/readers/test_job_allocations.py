@@ -13,6 +13,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, ByteBudget
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.readers.job_allocations import JobAllocations
+from dieselfs.allocation.readers.observed import CachedDataset
 from dieselfs.allocation.readers.reader_allocation import AllocationSettings
 from dieselfs.cache.node.task_folder import VARIABLE
 from tests.eventually import eventually
@@ -48,7 +49,7 @@ def test_each_job_has_its_own_budget_while_it_has_members(
     directory.allocate_remote_io("poor", 0, origin="hand")
     directory.allocate_remote_io("own", 5e6, origin="hand")
     jobs.reads(1000)
-    jobs.caches(lambda: 300)
+    jobs.caches(CachedDataset(lambda: 300))
     own, poor, again = jobs.join("own"), jobs.join("poor"), jobs.join("poor")
     assert poor == again
     assert own == jobs.join("own") == jobs.own.payer  # type: ignore[union-attr]

@@ -1,6 +1,12 @@
 import pytest
 
-from dieselfs.allocation.readers.observed import EffectiveBytes, MeasuredSpeed, Progress, Waits
+from dieselfs.allocation.readers.observed import (
+    CachedDataset,
+    EffectiveBytes,
+    MeasuredSpeed,
+    Progress,
+    Waits,
+)
 
 
 def test_the_speed_is_that_of_the_time_without_waiting() -> None:
@@ -58,3 +64,15 @@ def test_what_readers_wait_while_the_budget_is_bound_is_no_wait_for_the_store() 
     for second in range(20, 30):
         waits.note(float(second), waited_s=16.0, bound_s=20.0)
     assert waits.starved == 0.0
+
+
+def test_sizes_are_what_a_quota_is_charged() -> None:
+    cached = CachedDataset(lambda: 0, lambda held: held * 2, lambda size: size * 3, lambda: 100)
+    assert cached.charged(900, 450, 90) == (2700, 900, 180)
+    assert cached.charged(900, 0, 0) == (2700, 0, 0)
+    assert cached.charged(900, 910, 910) == (1820, 1820, 1820)  # all of it needs what it takes
+    assert cached.charged(0, 450, 90) == (0, 450, 90)
+
+
+def test_without_regions_the_sizes_are_those_of_the_content() -> None:
+    assert CachedDataset().charged(900, 450, 90) == (900, 450, 90)

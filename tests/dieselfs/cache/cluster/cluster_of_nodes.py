@@ -17,6 +17,7 @@ from benchmarks.shared_disk import SharedDisk
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.stores.budgeted import BudgetedStore
+from dieselfs.allocation.readers.observed import CachedDataset
 from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.settings import CacheClusterSettings
@@ -177,7 +178,7 @@ class JobReader(RingClient):
         store = BudgetedStore(SharedDisk(dataset.disk), payer, expected.object_bytes)
         self.peers = CacheClusterPeers(self.settings, self.snapshot.dataset, None, payer)
         self.source = PeerSource(ChunkReader(store, self.snapshot.dataset, expected), self.peers)
-        self.allocation.caches(self.peers.cached_bytes)
+        self.allocation.caches(CachedDataset(self.peers.cached_bytes))
 
     def read(self) -> None:
         for chunk in self.chunks:

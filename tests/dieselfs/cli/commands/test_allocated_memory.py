@@ -108,4 +108,4 @@ def test_a_known_order_is_prefetched_under_a_quota_of_nothing(
         assert not expected
         found = node.statistics()
         assert found["plan"]["fetched"] > 10
-        assert found["cache"]["node"]["cached_bytes"] <= 5 << 20
+        assert found["cache"]["node"]["cached_bytes"] <= 12 << 20  # the window
