@@ -80,10 +80,14 @@ def nodes_here(dlcmd: Dlcmd, folder: Path, count: int) -> Iterator[list[NodeHere
         mountpoint = folder / f"mnt{number}"
         mountpoint.mkdir()
         made.append(NodeHere(dlcmd, memory, mountpoint))
-    yield made
-    for node in made:
-        subprocess.run(["umount", "-l", node.mountpoint], check=False, stderr=subprocess.DEVNULL)
-    for node in made:
-        for daemon in node.daemons:
-            eventually(lambda pid=daemon.pid: not Path(f"/proc/{pid}").exists(), "a daemon's end")
-        shutil.rmtree(node.memory)
+    try:
+        yield made
+    finally:
+        for node in made:
+            command = ["umount", "-l", node.mountpoint]
+            subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+        for node in made:
+            for daemon in node.daemons:
+                proc = Path(f"/proc/{daemon.pid}")
+                eventually(lambda proc=proc: not proc.exists(), "a daemon's end")
+            shutil.rmtree(node.memory)
