@@ -70,6 +70,10 @@ class MappedMemory(Protocol):
         """
         ...
 
+    def unmap_evicted(self) -> None:
+        """Unmap the blocks that were evicted; call it now and then if nothing else is mapped."""
+        ...
+
 
 class SampleReader:
     """The reader of the files of `snapshot` through `memory`; both belong to the caller.
@@ -148,6 +152,7 @@ class SampleReader:
         """
         if not len(inodes):
             return []
+        self._memory.unmap_evicted()
         wanted = np.asarray(inodes, np.int64)
         if int(wanted.min()) < 0 or int(wanted.max()) >= self._snapshot.file_count:
             raise IndexError("an inode is not a file's: only files can be read")

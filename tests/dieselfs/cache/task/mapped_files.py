@@ -53,6 +53,9 @@ class MappedFiles:
         self.batches.append(len(files))
         return [bytes(self.source.read(file, 0, file.length)) for file in files]
 
+    def unmap_evicted(self) -> None:
+        """Do nothing: evictions are told at once."""
+
     def prefetch(self, pieces: Sequence[CacheBlock]) -> None:
         self.prefetched += [piece.name for piece in pieces]
 
