@@ -23,6 +23,7 @@ from unittest.mock import patch
 from benchmarks.harness import dlcmd, make_tree, report, scratch
 from benchmarks.policy_jobs import environment, slow_dlcmd
 from benchmarks.shared_disk import SharedDisk, state_of
+from dieselfs.allocation.estimator import job_rate, uniform_hits
 from dieselfs.allocation.jobs import Job, Resources
 from dieselfs.allocation.plan import make_plan
 from dieselfs.allocation.policies.naming import policy_of
@@ -63,17 +64,18 @@ def enforce(systems: Sequence[str], store_bytes_per_s: float, settle_s: float) -
         for system in systems:
             model = _model(system, store_bytes_per_s)
             SharedDisk.make(folder, bytes_per_s=store_bytes_per_s)
-            rates, store, wrong = _measure(folder, system, store_bytes_per_s, settle_s)
+            found = _measure(folder, system, store_bytes_per_s, settle_s)
             report(
                 "enforce",
                 system=system,
                 store_bytes_per_s=store_bytes_per_s,
-                measured_bytes_per_s=sum(rates.values()),
+                measured_bytes_per_s=sum(found.rates.values()),
                 model_bytes_per_s=sum(model.values()),
-                jobs=rates,
+                jobs=found.rates,
                 model_jobs=model,
-                from_store_bytes_per_s=store,
-                wrong_files=wrong,
+                estimated_jobs=found.estimated,
+                from_store_bytes_per_s=found.store_bytes_per_s,
+                wrong_files=found.wrong_files,
             )
 
 
@@ -105,10 +107,18 @@ def _datasets() -> Iterator[Path]:
         yield folder
 
 
-def _measure(
-    folder: Path, system: str, store_bytes_per_s: float, settle_s: float
-) -> tuple[dict[str, float], float, int]:
-    """Return the rates of the jobs and of the store, and how many files had wrong bytes."""
+@dataclass(frozen=True)
+class _Measured:
+    """The rates of the jobs and of the store, and how many files had wrong bytes."""
+
+    rates: dict[str, float]
+    estimated: dict[str, float]
+    """What equation 4 says of what each job is allowed and has cached; {} without allocations."""
+    store_bytes_per_s: float
+    wrong_files: int
+
+
+def _measure(folder: Path, system: str, store_bytes_per_s: float, settle_s: float) -> _Measured:
     with ExitStack() as stack:
         if system != "lru":
             stack.enter_context(_allocator(folder, system, store_bytes_per_s))
@@ -123,14 +133,26 @@ def _measure(
         before, of_store = [reader.last() for reader in readers], state_of(folder).bytes
         time.sleep(MEASURE_S)
         after, store = [reader.last() for reader in readers], state_of(folder).bytes - of_store
-        return (
+        return _Measured(
             {
                 job.name: (now["bytes"] - then["bytes"]) / (now["time"] - then["time"])
                 for job, then, now in zip(JOBS, before, after, strict=True)
             },
+            {} if system == "lru" else {job.name: _estimated(folder, job) for job in JOBS},
             store / MEASURE_S,
             sum(int(now["wrong"]) for now in after),
         )
+
+
+def _estimated(folder: Path, job: RealJob) -> float:
+    """Return the rate that the estimator gives for what the job's mount is allowed and has."""
+    stats = json.loads((_root(folder, job) / ".dieselfs/stats.json").read_text())["allocation"]
+    cached_share = stats["effective_bytes"] / stats["dataset_bytes"]
+    return job_rate(job.speed_bytes_per_s, stats["allowed_bytes_per_s"], uniform_hits(cached_share))
+
+
+def _root(folder: Path, job: RealJob) -> Path:
+    return folder / f"mnt-{job.name}"
 
 
 @contextmanager
@@ -160,7 +182,7 @@ def _allocator(folder: Path, system: str, store_bytes_per_s: float) -> Iterator[
 
 @contextmanager
 def _mounted(folder: Path, job: RealJob, tier: str) -> Iterator[Path]:
-    root = folder / f"mnt-{job.name}"
+    root = _root(folder, job)
     root.mkdir(exist_ok=True)
     options = [
         *("--task", f"{folder.name}-{job.name}", "--memory", str(_MEMORY_BYTES)),
