@@ -104,8 +104,8 @@ def test_one_reader_is_followed_over_three_epochs(node_of: Make) -> None:
         plan = following
     read(plan)
     eventually(lambda: node.prefetcher.statistics().position == 100)
-    assert not node.memory.still_expected()
-    assert node.prefetcher.statistics().fetched >= 2 * 20
+    eventually(lambda: not node.memory.still_expected())
+    eventually(lambda: node.prefetcher.statistics().fetched >= 2 * 20)
 
 
 def move(plan: PlanFile) -> bool:
