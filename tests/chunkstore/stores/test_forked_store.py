@@ -67,7 +67,7 @@ def test_a_process_that_ends_at_its_start_is_reaped(
         ForkedStore(CallAtLoad(os._exit, 3)).stat("key")
     assert all(process.returncode is not None for process in started)
     assert len(started) == 1
-    assert open_descriptors() == before
+    assert open_descriptors() <= before  # of what other tests left to the collector, some may go
 
 
 def test_a_connection_that_fails_is_closed(

@@ -268,6 +268,7 @@ def test_an_allocator_that_lost_its_directory_finds_the_jobs_in_their_pods(
 ) -> None:
     server.add("a", asks("a"))
     eventually(lambda: cluster.beat() and given(server, "a"))
+    eventually(lambda: cluster.beat() and not cluster.pods.waiting)
     patches = len(server.requests("patch"))
     new = Cluster(opened(server, tmp_path), tmp_path / "another")
     eventually(lambda: new.beat() and set(new.rates()) == {"a"})
