@@ -1,7 +1,10 @@
-"""The C extensions: they look up paths, and report crashes. Everything else is in pyproject.toml.
+"""The C extensions: they look up paths, report crashes and guard memory maps.
+
+Everything else is in pyproject.toml.
 
 They are optional: where there is no compiler the package installs without; look-ups are slower, and
-a damaged LMDB file may end a process by a signal. With DIESELFS_STABLE_ABI=1, which `make dist`
+a damaged LMDB file or a truncated snapshot may
+end a process by a signal. With DIESELFS_STABLE_ABI=1, which `make dist`
 sets, they keep to the stable ABI of Python 3.11, so that one wheel serves that Python and all later
 ones.
 """
@@ -27,7 +30,7 @@ setup(
             ],
             optional=not KEEPS_TO_STABLE_ABI,
         )
-        for name in ("path_lookup", "crash_report")
+        for name in ("path_lookup", "crash_report", "mapped_file")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if KEEPS_TO_STABLE_ABI else {},
 )

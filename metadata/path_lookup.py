@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from chunkstore.paths import MAX_PATH_BYTES
 from metadata import path_index
+from metadata.errors import SnapshotRefused
 from metadata.snapshot_format import SnapshotHeader
 
 _import_error: str | None = None
@@ -162,8 +164,12 @@ class PathLookup:
         """Return the path of a directory with the `/` that ends it; the root's is empty."""
         path = self._ended_paths.get(directory)
         if path is None:
-            base, at = self._paths_start, self._directory_path_at
-            path = self._map[base + at[directory] : base + at[directory + 1]]
+            start, end = self._directory_path_at[directory], self._directory_path_at[directory + 1]
+            if not start <= end <= start + MAX_PATH_BYTES + 1:
+                raise SnapshotRefused(
+                    "the snapshot is damaged: a directory's path has an impossible length"
+                )
+            path = self._map[self._paths_start + start : self._paths_start + end]
             if len(self._ended_paths) >= _DIRECTORIES_KEPT:
                 self._ended_paths.clear()
             self._ended_paths[directory] = path

@@ -140,7 +140,10 @@ is_built() {  # is_built <module's path, without its suffix> <folder of its sour
 }
 
 extension_is_built() {
-    is_built metadata/_path_lookup metadata/extension && is_built metadata/_crash_report metadata/extension
+    local name
+    for name in path_lookup crash_report mapped_file; do
+        is_built "metadata/_$name" metadata/extension || return
+    done
 }
 
 build_extension() {

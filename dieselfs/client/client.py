@@ -260,8 +260,7 @@ class Client:
             return [bytes(data) for data in self._source().read_many(extents)]
         inodes = lookup.file_inodes(files)
         if reading is None or reading.samples is None:
-            extents = [lookup.snapshot.extent(int(inode)) for inode in inodes]
-            return [bytes(data) for data in self._source().read_many(extents)]
+            return [bytes(data) for data in self._source().read_many(lookup.extents(inodes))]
         data = reading.samples.read_many(inodes)
         if reading.position is not None:
             for inode in inodes:

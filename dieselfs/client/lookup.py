@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
@@ -29,6 +29,7 @@ from metadata.kv.evictions import evictions_of
 from metadata.namespace import PathEntry
 from metadata.snapshot import Snapshot
 
+_Found = TypeVar("_Found")
 _COUNTED_FILES: Final = 20_000
 """The most files of a dataset that is counted when a path is not found: a tenth of a second."""
 
@@ -196,7 +197,7 @@ class SnapshotLookup:
         snapshot, inode = self.snapshot, self._inode(path)
         if not snapshot.is_directory(inode):
             return [stat_in(snapshot, inode)]
-        return [stat_in(snapshot, child) for _, child in snapshot.children(inode)]
+        return self._sound([stat_in(snapshot, child) for _, child in snapshot.children(inode)])
 
     def walk(self, path: bytes) -> Iterator[FileStat]:
         """See `Lookup`."""
@@ -204,13 +205,17 @@ class SnapshotLookup:
 
     def extent(self, path: bytes) -> FileExtent:
         """See `Lookup`."""
-        return self.snapshot.extent(self.file_inode(path))
+        return self._sound(self.snapshot.extent(self.file_inode(path)))
 
     def link_extent(self, path: bytes) -> FileExtent:
         """See `Lookup`."""
         inode = self._inode(path)
         _check_kind(path, self.snapshot.mode(inode), is_link=True)
-        return self.snapshot.extent(inode)
+        return self._sound(self.snapshot.extent(inode))
+
+    def extents(self, inodes: Inodes) -> list[FileExtent]:
+        """Return where the bytes of several files are."""
+        return self._sound([self.snapshot.extent(int(inode)) for inode in inodes])
 
     def file_inode(self, path: bytes) -> int:
         """Return the number of a file; raise `PathNotFound`, `PathConflict` and `PathIsLink`."""
@@ -238,8 +243,13 @@ class SnapshotLookup:
             for file, inode in zip(files, found, strict=True)
         ]
 
+    def _sound(self, found: _Found) -> _Found:
+        """Return what was read from the snapshot, unless it was damaged before."""
+        self.snapshot.check_unchanged()
+        return found
+
     def _inode(self, path: bytes) -> int:
-        inode = self.snapshot.resolve(path)
+        inode = self._sound(self.snapshot.resolve(path))
         if inode is None:
             raise PathNotFound(
                 f"no such file or directory in dataset {self.snapshot.dataset.name}: "

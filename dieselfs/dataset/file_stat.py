@@ -66,7 +66,7 @@ def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
     """Return the attributes of an inode of a snapshot."""
     directory = snapshot.is_directory(inode)
     extent = None if directory else snapshot.extent(inode)
-    return FileStat(
+    found = FileStat(
         path=os.fsdecode(snapshot.path_of(inode)),
         kind="directory" if directory else _kind(snapshot.mode(inode)),
         size=0 if extent is None else extent.length,
@@ -77,6 +77,8 @@ def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
         hash=0 if extent is None else extent.hash,
         generation=0,
     )
+    snapshot.check_unchanged()
+    return found
 
 
 def stats_of_listing(listing: DirectoryListing) -> Iterator[FileStat]:
@@ -118,4 +120,5 @@ def walk_snapshot(snapshot: Snapshot, top: int) -> Iterator[FileStat]:
             yield stat_in(snapshot, child)
             if snapshot.is_directory(child):
                 directories.append(child)
+        snapshot.check_unchanged()
         pending.extend(reversed(directories))

@@ -30,11 +30,17 @@ static __thread __attribute__((tls_model("initial-exec"))) struct {
     size_t line_bytes;
 } report;
 
-static void pass_on(int signal_number)
+static void pass_on(int signal_number, siginfo_t *information, void *context)
 {
-    for (int i = 0; i < SIGNALS; i++)
-        if (signals[i] == signal_number)
-            sigaction(signal_number, &before[i], NULL);
+    for (int i = 0; i < SIGNALS; i++) {
+        if (signals[i] != signal_number)
+            continue;
+        if (signal_number == SIGBUS && before[i].sa_flags & SA_SIGINFO) {
+            before[i].sa_sigaction(signal_number, information, context); /* of mapped_file.c: may mend it */
+            return;
+        }
+        sigaction(signal_number, &before[i], NULL);
+    }
     if (signal_number == SIGABRT) /* abort() would skip the former handler; it waits for our return */
         raise(signal_number);
     /* The instruction that failed is executed again, and meets the former handler. */
@@ -43,7 +49,7 @@ static void pass_on(int signal_number)
 static void on_signal(int signal_number, siginfo_t *information, void *context)
 {
     if (!report.line) {
-        pass_on(signal_number);
+        pass_on(signal_number, information, context);
         return;
     }
     int mark = open(report.path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);

@@ -87,6 +87,7 @@ class SampleReader:
         "__weakref__",
         "_chunk",
         "_find",
+        "_is_unchanged",
         "_length",
         "_mapped",
         "_maps",
@@ -99,6 +100,7 @@ class SampleReader:
     def __init__(self, snapshot: Snapshot, memory: MappedMemory) -> None:
         self._snapshot = snapshot
         self._memory = memory
+        self._is_unchanged = snapshot.is_unchanged
         self._find = _finding_files(snapshot) if snapshot.has_links else snapshot.paths.file
         self.is_path_of = snapshot.paths.is_path_of
         self._chunk = snapshot.numbers("chunk")
@@ -126,6 +128,8 @@ class SampleReader:
             return self._read_unmapped(inode)
         if len(data) != length or inode < 0:
             return self._read_unmapped(inode)
+        if not self._is_unchanged():
+            self._snapshot.check_unchanged()
         return data
 
     def read_path(self, path: str | bytes) -> bytes:
@@ -143,7 +147,11 @@ class SampleReader:
             data = self._maps[self._chunk[inode]][start : start + length]
         except LookupError:
             return self._read_unmapped(inode)
-        return data if len(data) == length else self._read_unmapped(inode)
+        if len(data) != length:
+            return self._read_unmapped(inode)
+        if not self._is_unchanged():
+            self._snapshot.check_unchanged()
+        return data
 
     def read_many(self, inodes: Inodes) -> list[bytes]:
         """Return the bytes of several files, in the order given.
@@ -165,11 +173,13 @@ class SampleReader:
             room = columns.chunk_payload_bytes[chunk].astype(np.int64)
             if (length < 0).any() or (length > room - start).any():
                 raise IndexError
-            return self._slices(numbers, start, end)
+            found = self._slices(numbers, start, end)
         except _NotMapped:
             return self._read_by_chunks(wanted, numbers)
         except IndexError:  # damaged: `read` names the file
             return [self.read(inode) for inode in wanted.tolist()]
+        self._snapshot.check_unchanged()
+        return found
 
     def prefetch(self, chunks: Sequence[int]) -> None:
         """Have node memory fetch these chunks in the background, in order.
@@ -195,6 +205,7 @@ class SampleReader:
         """Return the inode of a path that is not found as it is written."""
         stripped = path.strip("/") if isinstance(path, str) else path.strip(b"/")
         inode = self._snapshot.resolve(stripped)
+        self._snapshot.check_unchanged()
         if inode is None:
             raise PathNotFound(
                 f"no such file or directory in dataset {self._snapshot.dataset.name}: "
@@ -212,6 +223,7 @@ class SampleReader:
         Its chunk is not mapped yet or cannot be mapped, or the file is damaged.
         """
         file = self._snapshot.extent(inode)
+        self._snapshot.check_unchanged()
         if not file.length:
             return b""
         if self._memory.is_bypassed(file.chunk):
@@ -298,13 +310,15 @@ class SampleReader:
         """Return the extents of files whose bounds have been checked."""
         columns = self._snapshot.columns
         numbers, which = np.unique(columns.chunk[inodes], return_inverse=True)
-        return FileExtents(
+        found = FileExtents(
             [self._snapshot.chunk(number) for number in numbers.tolist()],
             which.tolist(),
             columns.offset[inodes].tolist(),
             columns.length[inodes].tolist(),
             columns.hash[inodes].tolist(),
         )
+        self._snapshot.check_unchanged()
+        return found
 
     def _slices(
         self, chunks: list[int], start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]

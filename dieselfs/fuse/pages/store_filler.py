@@ -67,6 +67,7 @@ class StoreFiller(ThreadedFiller):
             return None
         notify, node_of, columns = self._notify, self._node_of, self._snapshot.columns
         offsets, lengths = columns.offset[files].tolist(), columns.length[files].tolist()
+        self._snapshot.check_unchanged()
         unknown = []
         for inode, offset, length in zip(files.tolist(), offsets, lengths, strict=True):
             head = store_notification(node_of(inode), 0, length)

@@ -23,6 +23,7 @@ from metadata.snapshot_format import DIRECTORY_BASE, TAIL_BYTES, Columns
 
 DIRECTORY_TYPE: Final = 4
 FILE_TYPE: Final = 8
+LINK_TYPE: Final = 10
 _TYPE_SHIFT: Final = 12
 """A type in a directory is the type bits of the mode: 8 a file, 10 a symbolic link."""
 MAX_NAME_BYTES: Final = 255
@@ -109,13 +110,19 @@ def _fill_directories(snapshot: Snapshot, number: int, first: int, heads: Heads)
     columns = snapshot.columns
     begin = int(columns.directory_first_directory[number]) + first
     rows = slice(begin, begin + len(heads))
-    if rows.stop > snapshot.directory_count or (columns.directory_parent[rows] != number).any():
+    if (
+        rows.start <= number  # or a walk has no end
+        or rows.stop > snapshot.directory_count
+        or (columns.directory_parent[rows] != number).any()
+    ):
         raise _damaged(snapshot)
     heads["ino"] = np.arange(rows.start, rows.stop) + (DATASET_NODES + DIRECTORY_BASE)
     heads["size"] = DIRECTORY_BYTES
     heads["mode"] = columns.directory_mode[rows]
     heads["nlink"] = columns.directory_directory_count[rows] + 2
     heads["type"] = DIRECTORY_TYPE
+    if (heads["mode"] >> _TYPE_SHIFT != DIRECTORY_TYPE).any():
+        raise _damaged(snapshot)
     _fill_time(heads, columns.directory_mtime_ns[rows])
     # A path is its parent's path, its name and `/`.
     ends = columns.directory_path_at
@@ -140,6 +147,11 @@ def _fill_files(snapshot: Snapshot, number: int, first: int, heads: Heads) -> Na
     heads["mode"] = columns.mode[inodes]
     heads["nlink"] = 1
     heads["type"] = heads["mode"] >> _TYPE_SHIFT
+    is_right = heads["type"] == FILE_TYPE
+    if snapshot.has_links:
+        is_right |= heads["type"] == LINK_TYPE
+    if not is_right.all() or int(heads["size"].max()) > snapshot.total_bytes:
+        raise _damaged(snapshot)
     _fill_time(heads, columns.mtime_ns[inodes])
     return Names(at + columns.names_start, length.astype(np.int64))
 

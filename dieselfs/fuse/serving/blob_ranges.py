@@ -46,7 +46,7 @@ class BlobRanges:
         """Return bytes [start, end) of a device's blob, run by run, with the zeros between them.
 
         The hash of a run's extent covers its first file only: good for bytes that node memory has
-        verified.
+        verified. Raises `SnapshotRefused` if the snapshot was damaged.
         """
         return self._wanted(self._run_block, self._run, device, start, end)
 
@@ -91,6 +91,7 @@ class BlobRanges:
             if padding > 0:
                 wanted.append(_zeros(padding))
                 at += padding
+        self._snapshot.check_unchanged()
         return wanted
 
 

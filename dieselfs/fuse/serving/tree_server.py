@@ -123,10 +123,14 @@ class TreeServer:
         if len(name) > MAX_NAME_BYTES:  # the kernel leaves that to us
             return errno.ENAMETOOLONG
         found = self._snapshot.lookup(inode_of(request.node), name)
-        return [NO_ENTRY if found is None else self._attributes(found).entry(self._owner)]
+        entry = NO_ENTRY if found is None else self._attributes(found).entry(self._owner)
+        self._snapshot.check_unchanged()
+        return [entry]
 
     def _getattr(self, request: KernelRequest) -> Answer:
-        return [self._attributes(inode_of(request.node)).reply(self._owner)]
+        attributes = self._attributes(inode_of(request.node))
+        self._snapshot.check_unchanged()
+        return [attributes.reply(self._owner)]
 
     def _attributes(self, inode: int) -> NodeAttributes:
         snapshot = self._snapshot
@@ -165,7 +169,7 @@ class TreeServer:
         unique, inode = request.unique, inode_of(request.node)
         if not self._snapshot.is_link(inode):
             return errno.EINVAL
-        file = self._snapshot.extent(inode)
+        file = self._extent(inode)
         if not 1 <= file.length <= MAX_TARGET_BYTES:
             raise SnapshotRefused(f"the link of inode {inode} has {file.length} bytes: damaged")
         return self._reader.answer_file(
@@ -176,7 +180,9 @@ class TreeServer:
     def _extent(self, inode: int) -> FileExtent:
         if inode >= DIRECTORY_BASE:
             raise RequestRefused(errno.EISDIR)
-        return self._snapshot.extent(inode)
+        extent = self._snapshot.extent(inode)
+        self._snapshot.check_unchanged()
+        return extent
 
     def _readdir(self, request: KernelRequest) -> Answer:
         return self._list(request, plus=False)
@@ -186,7 +192,9 @@ class TreeServer:
 
     def _list(self, request: KernelRequest, *, plus: bool) -> Answer:
         _, position, size, *_ = READ_IN.unpack_from(request.body)
-        return [self._listings.read(inode_of(request.node), position, size, plus=plus)]
+        entries = self._listings.read(inode_of(request.node), position, size, plus=plus)
+        self._snapshot.check_unchanged()
+        return [entries]
 
     def _getxattr(self, request: KernelRequest) -> Answer:
         return get_extended_attribute(request, self._extended_attributes(request.node))
@@ -199,7 +207,7 @@ class TreeServer:
         inode = inode_of(node)
         if is_control(node) or inode >= DIRECTORY_BASE:
             return {}
-        extent = self._snapshot.extent(inode)
+        extent = self._extent(inode)
         return {
             CHUNK_ATTRIBUTE: str(extent.chunk.id).encode(),
             HASH_ATTRIBUTE: f"{extent.hash:016x}".encode(),
