@@ -159,6 +159,7 @@ def _build(
     with publish(folder) as (file, finish):
         hashing = _HashingFile(file)
         write_kernel_image(snapshot, hashing, owner, layout=layout)
+        snapshot.check_unchanged()  # an image outlives the process
         return finish(f"{stem}-{hashing.hexdigest()}{IMAGE_SUFFIX}")
 
 

@@ -103,6 +103,12 @@ class PathLookup:
         """Return the inode of a file's path, None if no file has that path."""
         if isinstance(path, str):
             path = encoded(path)
+        try:
+            return self._file(path)
+        except IndexError as error:
+            raise _damaged("its index of files has a number out of bounds") from error
+
+    def _file(self, path: bytes) -> int | None:
         table = self._file_index
         at = (_digest(path) >> 32) * self._file_slots >> 32  # path_index.home_slots for one path
         entry = table[at]
@@ -152,7 +158,7 @@ class PathLookup:
         The root's path is b''.
         """
         place = (_digest(path) >> 32) * self._directory_slots >> 32
-        for at in range(place, place + self._directory_reach):
+        for at in range(place, min(place + self._directory_reach, len(self._directory_index))):
             entry = self._directory_index[at]
             if not entry:
                 return None
@@ -164,16 +170,22 @@ class PathLookup:
         """Return the path of a directory with the `/` that ends it; the root's is empty."""
         path = self._ended_paths.get(directory)
         if path is None:
-            start, end = self._directory_path_at[directory], self._directory_path_at[directory + 1]
+            try:
+                start = self._directory_path_at[directory]
+                end = self._directory_path_at[directory + 1]
+            except IndexError as error:
+                raise _damaged(f"it has no directory {directory}") from error
             if not start <= end <= start + MAX_PATH_BYTES + 1:
-                raise SnapshotRefused(
-                    "the snapshot is damaged: a directory's path has an impossible length"
-                )
+                raise _damaged("a directory's path has an impossible length")
             path = self._map[self._paths_start + start : self._paths_start + end]
             if len(self._ended_paths) >= _DIRECTORIES_KEPT:
                 self._ended_paths.clear()
             self._ended_paths[directory] = path
         return path
+
+
+def _damaged(problem: str) -> SnapshotRefused:
+    return SnapshotRefused(f"the snapshot is damaged: {problem}")
 
 
 def encoded(path: str) -> bytes:

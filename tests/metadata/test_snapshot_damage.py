@@ -2,7 +2,9 @@
 an error, not a crash."""
 
 import random
+import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -90,11 +92,27 @@ def exercise(snapshot: Snapshot) -> None:
             if at > 100:
                 break
 
+    def kinds(inode: int) -> None:
+        kind = stat.S_IFMT(snapshot.mode(inode))
+        assert kind == (stat.S_IFDIR if snapshot.is_directory(inode) else stat.S_IFREG)
+        assert snapshot.size(inode) <= snapshot.total_bytes
+
+    def walk() -> None:
+        pending, seen = [ROOT], 0
+        while pending:
+            below = [child for _, child in snapshot.children(pending.pop())]
+            pending += filter(snapshot.is_directory, below)
+            seen += len(below)
+            assert seen <= snapshot.file_count + snapshot.directory_count
+
+    attempt(walk)
     for inode in range(ROOT, ROOT + snapshot.directory_count):
         attempt(lambda inode=inode: list_directory(inode))  # type: ignore[misc]
+        attempt(lambda inode=inode: kinds(inode))  # type: ignore[misc]
     for inode in range(snapshot.file_count):
         attempt(lambda inode=inode: snapshot.extent(inode))  # type: ignore[misc]
         attempt(lambda inode=inode: snapshot.path_of(inode))  # type: ignore[misc]
+        attempt(lambda inode=inode: kinds(inode))  # type: ignore[misc]
     for number in range(snapshot.chunk_count):
         attempt(lambda number=number: snapshot.files_in_chunk(number))  # type: ignore[misc]
 
@@ -114,6 +132,25 @@ def test_damage_after_the_file_was_verified(tmp_path: Path, sound: bytes) -> Non
         path.write_bytes(damaged)
         with Snapshot.open(path) as snapshot:
             exercise(snapshot)
+
+
+@pytest.mark.usefixtures("each_path_lookup")
+def test_damage_of_each_section(tmp_path: Path, sound: bytes) -> None:
+    """As a disk would do it, of which the file's times do not tell."""
+    generator = random.Random(2)
+    path = tmp_path / "damaged.snapshot"
+    for start, size in decode_header(sound[:MAX_HEADER_BYTES], len(sound)).sections.values():
+        for _ in range(12 if size else 0):
+            damaged = bytearray(sound)
+            for _ in range(generator.choice([1, 3, size])):
+                at = generator.randrange(start, start + size)
+                damaged[at] = generator.choice([0, 1, 47, 255, generator.randrange(256)])
+            path.unlink(missing_ok=True)
+            path.write_bytes(damaged)
+            with Snapshot.open(path) as snapshot:
+                exercise(snapshot)
+                with pytest.raises(SnapshotRefused) if damaged != sound else nullcontext():
+                    snapshot.check_hash()
 
 
 def resealed(data: bytes) -> bytes:

@@ -151,6 +151,7 @@ def _gathered(snapshot: Snapshot, inodes: Inodes, payload: memoryview) -> list[B
         raise SnapshotRefused(
             f"{snapshot.path} is damaged: a file ends behind the end of its chunk"
         )
+    snapshot.check_unchanged()
     begins = np.ones(len(inodes), np.bool_)
     begins[1:] = (length[:-1] % BLOCK_BYTES != 0) | (offset[1:] != offset[:-1] + length[:-1])
     at = np.flatnonzero(begins)

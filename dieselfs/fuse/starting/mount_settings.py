@@ -23,7 +23,7 @@ def opened(path: Path, request: MountRequest) -> Snapshot:
     """Open the snapshot file of a request.
 
     Raises `LocalFileError` if it can't be opened, and `SnapshotRefused` if it is of another
-    dataset.
+    dataset, or was damaged since it was verified: a server that follows another opens it too.
     """
     from dieselfs.snapshots.snapshot_choice import check_dataset
     from metadata.snapshot import Snapshot
@@ -33,6 +33,7 @@ def opened(path: Path, request: MountRequest) -> Snapshot:
     except OSError as error:
         raise LocalFileError(f"{path}: {error.strerror}", "see `dlcmd snapshot ls`") from error
     check_dataset(snapshot, request.address.dataset, path)
+    snapshot.check_hash()
     return snapshot
 
 
