@@ -6,6 +6,7 @@ DIESELFS_LONG_FAULTS makes the random cases many.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client
 from dieselfs.fuse.mounts.mount_table import entry_at
 from metadata.errors import SnapshotRefused
@@ -194,7 +196,12 @@ def test_mounted_again(bench: Bench, measured: Measured, tmp_path: Path) -> None
     bound_s=BOUND_S,
     check="metadata.snapshot:Snapshot.check_unchanged=none",
 )
-def test_client(bench: Bench, measured: Measured) -> None:
+@pytest.mark.parametrize("source", ["store", "node memory"])
+def test_client(
+    bench: Bench, measured: Measured, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lingers = functools.partial(NodeMemory.open, linger_s=0.1)
+    monkeypatch.setattr(NodeMemory, "open", lingers)
     rng = random.Random(41)
     index = LmdbFileStore(bench.place.folder / "index")
     refused = 0
@@ -205,6 +212,10 @@ def test_client(bench: Bench, measured: Measured) -> None:
                 NAME, store=bench.place.objects, index=index, snapshot_folder=bench.file.parent
             ) as client:
                 client.load_meta(bench.file)
+                if source == "node memory":
+                    client.open_memory(16 << 20)
+                    inodes = list(map(client.inode, FILES))
+                    assert list(map(client.samples.read, inodes)) == list(FILES.values())
                 assert client.get(name_of(0)) == content_of(0)
                 if number % 9 == 8:
                     os.truncate(bench.file, rng.randrange(len(bench.whole)))
@@ -212,9 +223,13 @@ def test_client(bench: Bench, measured: Measured) -> None:
                     bench.change(number, AMOUNTS[number % len(AMOUNTS)], rng)
                 with measured.felt():
                     refused += check_client(client)
+                if source == "node memory":
+                    for inode in inodes:
+                        with pytest.raises(SnapshotRefused):
+                            client.samples.read(inode)
     finally:
         index.close()
-    measured.note(f"{CLIENTS} damaged files: {refused} calls refused, no wrong answer")
+    measured.note(f"{source}, {CLIENTS} damaged files: {refused} calls refused, no wrong answer")
 
 
 def check_client(client: Client) -> int:
