@@ -190,13 +190,13 @@ class SnapshotLookup:
 
     def stat(self, path: bytes) -> FileStat:
         """See `Lookup`."""
-        return stat_in(self.snapshot, self._inode(path))
+        return self._sound(stat_in(self.snapshot, self._inode(path)))
 
     def ls(self, path: bytes) -> list[FileStat]:
         """See `Lookup`."""
         snapshot, inode = self.snapshot, self._inode(path)
         if not snapshot.is_directory(inode):
-            return [stat_in(snapshot, inode)]
+            return self._sound([stat_in(snapshot, inode)])
         return self._sound([stat_in(snapshot, child) for _, child in snapshot.children(inode)])
 
     def walk(self, path: bytes) -> Iterator[FileStat]:

@@ -63,10 +63,10 @@ def stat_of_row(path: bytes, row: np.void) -> FileStat:
 
 
 def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
-    """Return the attributes of an inode of a snapshot."""
+    """Return the attributes of an inode; the caller calls `Snapshot.check_unchanged`."""
     directory = snapshot.is_directory(inode)
     extent = None if directory else snapshot.extent(inode)
-    found = FileStat(
+    return FileStat(
         path=os.fsdecode(snapshot.path_of(inode)),
         kind="directory" if directory else _kind(snapshot.mode(inode)),
         size=0 if extent is None else extent.length,
@@ -77,8 +77,6 @@ def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
         hash=0 if extent is None else extent.hash,
         generation=0,
     )
-    snapshot.check_unchanged()
-    return found
 
 
 def stats_of_listing(listing: DirectoryListing) -> Iterator[FileStat]:
@@ -117,7 +115,9 @@ def walk_snapshot(snapshot: Snapshot, top: int) -> Iterator[FileStat]:
     while pending:
         directories = []
         for _, child in snapshot.children(pending.pop()):
-            yield stat_in(snapshot, child)
+            found = stat_in(snapshot, child)
+            snapshot.check_unchanged()
+            yield found
             if snapshot.is_directory(child):
                 directories.append(child)
         snapshot.check_unchanged()
