@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
-from dieselfs.cache.node.chunk_files import map_block
+from dieselfs.cache.node.chunk_files import block_name, map_block
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.wire.local_messages import Mapped, Message, Unmapped, batches
 
@@ -101,9 +101,12 @@ class MappedBlocks:
                 return
 
     def drop_missing(self, folder: Path) -> None:
-        """Drop the maps of all blocks whose files are gone."""
+        """Drop the maps of all blocks whose files are gone.
+
+        A file that the task's new master has not verified yet is there.
+        """
         try:
-            present = set(os.listdir(folder))
+            present = set(map(block_name, os.listdir(folder)))
         except FileNotFoundError:
             present = set()
         for name in self.names():

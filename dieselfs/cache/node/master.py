@@ -19,6 +19,7 @@ from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.read_turn import Payer, ReadTurn, reading
 from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
+from dieselfs.cache.node.adopted_blocks import AdoptedBlocks
 from dieselfs.cache.node.agreed_budget import AgreedBudget, MemoryQuota
 from dieselfs.cache.node.background_fetching import Prefetching
 from dieselfs.cache.node.block_eviction import Owns, PolicyName, nothing_owned, policy_of
@@ -79,7 +80,8 @@ class Master:
     """The implementation of `MasterPort` for its own process.
 
     `member` makes a port for each other member. Thread-safe. It adopts the blocks that it finds in
-    the folder. Its files outlive it: `Leadership.release` removes them.
+    the folder, and verifies each before any process maps it. Its files outlive it:
+    `Leadership.release` removes them.
     """
 
     def __init__(
@@ -105,7 +107,9 @@ class Master:
         self._owns = nothing_owned if owns is None else owns
         self.chunks = folder.chunks
         """The folder of cache blocks."""
-        self._files = ChunkFiles(folder.chunks, folder.heads if self._source.has_heads else None)
+        self._files = ChunkFiles(
+            folder.chunks, folder.heads if self._source.has_heads else None, folder.checksums
+        )
         self._follow, self._planned = follow, planned
         self._budget = AgreedBudget(budget_bytes, time.monotonic)
         self._lock = threading.Lock()
@@ -138,6 +142,10 @@ class Master:
         self._files.allow_recycled(budget_bytes // RECYCLED_SHARE)
         with self._lock:
             self._remove(self._accounting.shrink())
+        self._adopted = AdoptedBlocks(self._files, self._accounting.names(), self._settle_adopted)
+        self._verifying = threading.Thread(target=self._verify, name="verify", daemon=True)
+        if self._adopted.count:
+            self._verifying.start()
 
     def member(self, job: str | None = None) -> MemberPort:
         """Return the port of one more member, whose job pays for it."""
@@ -176,6 +184,7 @@ class Master:
         counted = ahead or as_owner
         while True:
             self._release_evicted()
+            self._adopted.verify(block.name)
             with self._lock:
                 self._check_open()
                 there = self._is_cached(block)
@@ -242,6 +251,15 @@ class Master:
         """Return whether the block is cached."""
         with self._lock:
             return block.name in self._accounting
+
+    def has_file(self, name: str) -> bool:
+        """Return whether the block's file exists; it may still have to be verified."""
+        return self._files.exists(name)
+
+    @property
+    def unverified(self) -> int:
+        """The number of adopted blocks that are not verified yet."""
+        return self._adopted.count
 
     def names(self) -> Sequence[str]:
         """Return the names of the cached blocks."""
@@ -393,6 +411,8 @@ class Master:
             while self._storing:
                 self._changed.wait()
         self._prefetching.close(min(CLOSE_S, timeout_s))
+        if self._verifying.ident is not None:
+            self._verifying.join()  # it ends after the block that it reads
         if self._payers is not None:
             for job in jobs:
                 self._payers.leave(job)
@@ -499,6 +519,28 @@ class Master:
             self._has_evicted = True
 
     # The methods below are called without the lock.
+
+    def _verify(self) -> None:
+        """Verify the adopted blocks, until `close`."""
+        self._adopted.verify_all(lambda: not self._closed)
+
+    def _settle_adopted(self, name: str, is_sound: bool) -> None:
+        """Let processes map an adopted block, or evict it."""
+        with self._changed:
+            if self._closed or name not in self._accounting:
+                return
+            if is_sound:
+                self._files.reveal(name)
+                return
+            self._evict_damaged(name)
+        self._release_evicted()
+
+    def _evict_damaged(self, name: str) -> None:
+        """Evict a block whose bytes have changed. The lock is held."""
+        log.error("block %s has changed in node memory and is fetched again", name)
+        self._accounting.evict(name)
+        self._remove([name])
+        self._changed.notify_all()
 
     def _release_evicted(self) -> None:
         """Have the evicted blocks unmapped that this process maps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,7 +90,7 @@ class MemberPort:
             case Mapped(names):
                 for name in names:
                     self.mapped(name)
-                return [name for name in names if not os.path.lexists(self._master.chunks / name)]
+                return [name for name in names if not self._master.has_file(name)]
             case Unmapped(names):
                 for name in names:
                     self.unmapped(name)

@@ -109,6 +109,11 @@ class TaskFolder:
         return self.path / "heads"
 
     @property
+    def checksums(self) -> Path:
+        """The checksums of cache blocks; the master creates the folder."""
+        return self.path / "checksums"
+
+    @property
     def plans(self) -> Path:
         """The folder of plan files."""
         return self.path / "plans"
@@ -262,7 +267,7 @@ def _remove(
         return False
     moved()
     deadline = time.monotonic() + timeout_s
-    for part in ("chunks", "heads"):
+    for part in ("chunks", "heads", "checksums"):
         with suppress(OSError), os.scandir(grave / part) as entries:
             for entry in entries:
                 if time.monotonic() >= deadline:

@@ -133,18 +133,21 @@ class TaskBlocks:
         return None
 
     def map(self, block: CacheBlock) -> memoryview | None:
-        """Map the block if its file exists. Never wait.
+        """Map the block if its file exists and the process has a master. Never wait.
 
-        At the same time pending cache events are handled and the master is told of new maps.
+        At the same time pending cache events are handled and the master is told of new maps. Files
+        in a folder without a master are not trusted: the next master verifies them first.
         """
         master = self.membership.current()
-        if master is not None:
-            with suppress(MasterGone):
-                self._handle_events(master)
+        if master is None:
+            return None
+        try:
+            self._handle_events(master)
+        except MasterGone:
+            return None
         view = self.mapped.map(self.membership.folder.chunks, block)
-        if master is not None:
-            with suppress(MasterGone):
-                self._report_maps(master)
+        with suppress(MasterGone):
+            self._report_maps(master)
         return view
 
     def ask(self, request: Callable[[TaskMaster], None]) -> None:

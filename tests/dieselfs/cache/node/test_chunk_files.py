@@ -146,11 +146,65 @@ def test_a_store_that_is_interrupted_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+def kept(tmp_path: Path) -> ChunkFiles:
+    """Files whose checksums are kept."""
+    (tmp_path / "chunks").mkdir(exist_ok=True)
+    return ChunkFiles(tmp_path / "chunks", checksums=tmp_path / "checksums")
+
+
 def test_what_is_complete_is_adopted_and_the_rest_removed(tmp_path: Path) -> None:
-    files = ChunkFiles(tmp_path)
-    files.store("one", memoryview(b"1"))
-    files.store("two", memoryview(b"22"))
-    (tmp_path / ".three.12345678").write_bytes(b"unfinished")
-    (tmp_path / "folder").mkdir()
-    assert files.adopt() == {"one": 1, "two": 2}
-    assert sorted(os.listdir(tmp_path)) == ["folder", "one", "two"]
+    files, folder = kept(tmp_path), tmp_path / "chunks"
+    for name in ("one", "two", "grown", "cut", "plain"):
+        files.store(name, memoryview(name.encode()))
+    (folder / ".three.12345678").write_bytes(b"unfinished")
+    (folder / "folder").mkdir()
+    for name in ("grown", "cut"):
+        (folder / name).chmod(0o600)
+    (folder / "grown").write_bytes(b"grown more")
+    os.truncate(folder / "cut", 1)
+    (tmp_path / "checksums" / "plain").unlink()  # as a master of a former release leaves it
+    again = kept(tmp_path)
+    assert again.adopt() == {"one": 3, "two": 3}
+    assert sorted(os.listdir(folder)) == [".adopted.one", ".adopted.two", "folder"]
+    assert sorted(os.listdir(tmp_path / "checksums")) == ["one", "two"]
+    assert map_block(folder, "one", 3) is None, "nobody maps what is not verified"
+    assert again.has("one", 3)
+    assert not again.has("one", 2)
+    assert kept(tmp_path).adopt() == {"one": 3, "two": 3}, "after a kill in the middle"
+    again.reveal("one")
+    assert map_block(folder, "one", 3) is not None
+    again.remove("two")
+    again.reveal("two")
+    assert sorted(os.listdir(folder)) == ["folder", "one"]
+    assert os.listdir(tmp_path / "checksums") == ["one"]
+
+
+def test_files_that_somebody_has_changed_are_told_from_sound_ones(tmp_path: Path) -> None:
+    files, path = kept(tmp_path), tmp_path / "chunks" / "piece"
+    data = os.urandom(MIB + 3)
+    files.store("piece", memoryview(data))
+    assert files.is_sound("piece")
+    path.chmod(0o600)
+    for at in (0, MIB // 2, MIB + 2):
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(bytes([data[at] ^ 1]))
+        assert files.is_sound("piece") is False
+        path.write_bytes(data)
+        assert files.is_sound("piece")
+    for changed in (data[:-1], data + b"0", b""):
+        path.write_bytes(changed)
+        assert files.is_sound("piece") is False
+    path.write_bytes(data)
+    files.adopt()
+    assert files.is_sound("piece") is None
+    assert files.is_adopted_sound("piece")
+    files.remove("piece")
+    assert files.is_adopted_sound("piece") is None
+
+
+def test_a_checksum_is_replaced_with_its_piece(tmp_path: Path) -> None:
+    files = kept(tmp_path)
+    files.store("piece", memoryview(b"first"))
+    files.store("piece", memoryview(b"second"))
+    assert files.is_sound("piece")

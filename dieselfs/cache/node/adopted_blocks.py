@@ -1,0 +1,67 @@
+"""The blocks that a master has found in its folder, until each is verified.
+
+Somebody may have changed their files while the task had no master. A thread verifies one after the
+other. A block that is needed earlier is verified by the thread that needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from dieselfs.cache.node.chunk_files import ChunkFiles
+
+
+class AdoptedBlocks:
+    """The unverified blocks of one master. Thread-safe."""
+
+    def __init__(
+        self, files: ChunkFiles, names: Iterable[str], settle: Callable[[str, bool], None]
+    ) -> None:
+        """Verify the blocks of these names, for each of which `settle` is called with the result.
+
+        `settle` gets the block's name and whether its bytes are those that were stored.
+        """
+        self._files, self._settle = files, settle
+        self._lock = threading.Lock()
+        self._waiting = dict.fromkeys(names)
+        self._under_way: dict[str, Future[None]] = {}
+
+    def verify(self, name: str) -> None:
+        """Return when the block is verified, if it was adopted: 0.6 ms for 4 MiB, 0.1 µs later."""
+        if not self._waiting and not self._under_way:
+            return
+        with self._lock:
+            result = self._under_way.get(name)
+            if result is None:
+                if name not in self._waiting:
+                    return
+                del self._waiting[name]
+                mine = self._under_way[name] = Future()
+        if result is not None:
+            result.result()
+            return
+        try:
+            is_sound = self._files.is_adopted_sound(name)
+            if is_sound is not None:
+                self._settle(name, is_sound)
+        finally:
+            with self._lock:
+                del self._under_way[name]
+            mine.set_result(None)
+
+    def verify_all(self, goes_on: Callable[[], bool]) -> None:
+        """Verify the blocks one after the other, as long as `goes_on()`."""
+        while goes_on():
+            with self._lock:
+                name = next(iter(self._waiting), None)
+            if name is None:
+                return
+            self.verify(name)
+
+    @property
+    def count(self) -> int:
+        """The number of blocks that are not verified yet."""
+        with self._lock:
+            return len(self._waiting) + len(self._under_way)
