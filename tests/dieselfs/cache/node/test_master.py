@@ -23,7 +23,7 @@ from dieselfs.cache.node import budget, master
 from dieselfs.cache.node.accounting import PATIENCE_S
 from dieselfs.cache.node.block_eviction import PolicyName
 from dieselfs.cache.node.budget import default_budget_bytes
-from dieselfs.cache.node.chunk_files import map_block
+from dieselfs.cache.node.chunk_files import ChunkFiles, map_block
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
@@ -394,11 +394,70 @@ def test_pieces_of_a_dead_master_are_adopted_within_the_budget(
     source = MadeUpSource()
     of = made(source, budget_bytes=3000)
     assert of.statistics().cached_bytes == 3000
+    eventually(lambda: not of.unverified)
     there = [n for n in range(5) if content_in(folder, block_of(n)) is not None]
     assert len(there) == len(os.listdir(folder.chunks)) == 3
     for number in there:
         of.fetch(block_of(number))
     assert source.asked == []
+
+
+def test_adopted_pieces_are_verified_at_their_first_use(
+    folder: TaskFolder,
+    made: Made,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dead = made()
+    for number in range(4):
+        dead.fetch(block_of(number))
+    changed = folder.chunks / block_of(1).name
+    changed.chmod(0o600)
+    changed.write_bytes(bytes(block_of(1).length))
+    monkeypatch.setattr(Master, "_verify", lambda self: None)  # as if it had much before these
+    source = MadeUpSource()
+    of = made(source)
+    assert of.unverified == 4
+    assert [content_in(folder, block_of(number)) for number in range(4)] == [None] * 4
+    assert of.is_cached(block_of(0))
+    assert of.has_file(block_of(1).name)
+    of.fetch(block_of(0))
+    assert (of.unverified, source.asked) == (3, [])
+    assert content_in(folder, block_of(0)) == content_of(block_of(0))
+    of.fetch(block_of(1))
+    assert source.asked == [block_of(1).chunk]
+    assert content_in(folder, block_of(1)) == content_of(block_of(1))
+    assert f"block {block_of(1).name} has changed in node memory" in caplog.text
+    of.discard(block_of(2).name)
+    assert not of.has_file(block_of(2).name)
+    of.fetch(block_of(2))
+    assert source.asked == [block_of(1).chunk, block_of(2).chunk]
+    assert of.statistics().cached_bytes == 4000
+
+
+def test_threads_that_need_an_adopted_piece_wait_for_one_verification(
+    folder: TaskFolder, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made().fetch(block_of(1))
+    gate, looks = Gate(), []
+    real = ChunkFiles.is_adopted_sound
+
+    def slow(files: ChunkFiles, name: str) -> bool | None:
+        looks.append(name)
+        gate(block_of(1).chunk)
+        return real(files, name)
+
+    monkeypatch.setattr(ChunkFiles, "is_adopted_sound", slow)
+    source = MadeUpSource()
+    of = made(source)
+    with ThreadPoolExecutor(32) as pool:
+        results = all_fetched(pool, of, block_of(1))
+        gate.wait_for(1)
+        gate.open.set()
+        for result in results:
+            result.result(DEADLINE_S)
+    assert (looks, source.asked) == ([block_of(1).name], [])
+    assert content_in(folder, block_of(1)) == content_of(block_of(1))
 
 
 @pytest.mark.parametrize("policy", ["uniform", "lru"])
