@@ -3,6 +3,7 @@ or under a mount that runs."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -121,6 +122,35 @@ def test_resized_after_a_mount_was_killed(
     place: Place, task: str, change: Change, measured: Measured, tmp_path: Path
 ) -> None:
     check_mount(place, task, change, measured, tmp_path / "mnt")
+
+
+@pytest.mark.parametrize("change", [flip, overwrite, grow])
+@fault_case(
+    "half of the chunks in the node memory of a mount that runs changed or grown, then `dlcmd scrub --cached`",
+    promise="it ends with the exit code 7, names and evicts these chunks; the mount fetches them again",
+    bound_s=BOUND_S,
+    check="dieselfs.cache.node.chunk_files:file_matches=true",
+)
+def test_scrubbed_under_a_mount(
+    place: Place, task: str, change: Change, measured: Measured, tmp_path: Path
+) -> None:
+    with place.mounted(tmp_path / "mnt", "--task", task, "--prefill", "0") as mount:
+        for path, data in FILES.items():
+            assert (mount.path / path).read_bytes() == data
+        cached = chunks_of(task)
+        changed = change_half(task, change)
+        with measured.felt():
+            done = place.dlcmd("scrub", "--cached", "--task", task, "--json")
+        assert done.returncode == 7, done.stderr
+        record = json.loads(done.stdout)
+        assert set(record["damaged"]) == {file.name for file in cached[::2]}
+        assert (record["blocks"], record["verdict"]) == (len(cached), "damaged")
+        for path, data in FILES.items():
+            assert (mount.path / path).read_bytes() == data
+        done = place.dlcmd("scrub", "--cached")
+        assert done.returncode == 0, done.stderr
+        assert f"{task}: clean" in done.stdout
+    measured.note(f"{changed} of {len(cached)} chunks evicted")
 
 
 CLIENT = """

@@ -131,6 +131,13 @@ class ChunkFiles:
                 continue
         return False
 
+    def length(self, name: str) -> int:
+        """Return the bytes of a block's file; 0 if it is gone, or not verified yet."""
+        try:
+            return os.lstat(self._folder / name).st_size
+        except FileNotFoundError:
+            return 0
+
     def exists(self, name: str) -> bool:
         """Return whether a block has a file, maybe unverified."""
         return os.path.lexists(self._folder / name) or os.path.lexists(self._adopted(name))

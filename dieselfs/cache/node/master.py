@@ -27,11 +27,12 @@ from dieselfs.cache.node.block_source import BlockSource
 from dieselfs.cache.node.chunk_files import ChunkFiles, FileSystemFull
 from dieselfs.cache.node.known_damage import KnownDamage
 from dieselfs.cache.node.member_port import MemberPort
+from dieselfs.cache.node.memory_scrub import IDLE_S, SlowScrub
 from dieselfs.cache.node.planned_eviction import FarthestNextUse, KnownOrder, MergedOrders
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.job_payers import JobPayers
-from dieselfs.cache.ports.master_port import CacheObserver, MemoryStatistics
+from dieselfs.cache.ports.master_port import CacheObserver, MemoryScrub, MemoryStatistics
 from dieselfs.errors import CacheFull, LocalFileError, MasterGone, NotYetSupported
 from dieselfs.prefetch.window import PrefetchStatistics
 
@@ -122,6 +123,8 @@ class Master:
         )
         self._in_flight: dict[str, _Flight] = {}
         self._damage = KnownDamage()
+        self._damaged_blocks: list[str] = []
+        """The blocks that were found changed in node memory."""
         self._storing = 0
         self._orders: dict[Hashable, KnownOrder] = {}
         """The uses that members expect."""
@@ -143,9 +146,11 @@ class Master:
         with self._lock:
             self._remove(self._accounting.shrink())
         self._adopted = AdoptedBlocks(self._files, self._accounting.names(), self._settle_adopted)
+        self._asked_at = time.monotonic()
+        """The time of the last request for a block."""
+        self._slow_scrub = SlowScrub(self.names, self._verify_again, self._is_idle)
         self._verifying = threading.Thread(target=self._verify, name="verify", daemon=True)
-        if self._adopted.count:
-            self._verifying.start()
+        self._verifying.start()
 
     def member(self, job: str | None = None) -> MemberPort:
         """Return the port of one more member, whose job pays for it."""
@@ -187,6 +192,7 @@ class Master:
             self._adopted.verify(block.name)
             with self._lock:
                 self._check_open()
+                self._asked_at = time.monotonic()
                 there = self._is_cached(block)
                 if not counted:
                     counted = True
@@ -391,6 +397,18 @@ class Master:
                 late=0 if planned is None else planned.late,
             )
 
+    def scrub(self) -> MemoryScrub:
+        """See `MasterPort`. Blocks that are stored meanwhile are left out."""
+        damaged = len(self._damaged_blocks)
+        blocks = size_bytes = 0
+        for name in self.names():
+            self._adopted.verify(name)
+            length = self._verify_again(name)
+            blocks += length > 0
+            size_bytes += length
+        found = tuple(self._damaged_blocks[damaged:])
+        return MemoryScrub(blocks, size_bytes, found)
+
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """End all fetches; threads that wait for a block get `MasterGone`.
 
@@ -411,8 +429,8 @@ class Master:
             while self._storing:
                 self._changed.wait()
         self._prefetching.close(min(CLOSE_S, timeout_s))
-        if self._verifying.ident is not None:
-            self._verifying.join()  # it ends after the block that it reads
+        self._slow_scrub.end()
+        self._verifying.join()  # it ends after the block that it reads
         if self._payers is not None:
             for job in jobs:
                 self._payers.leave(job)
@@ -521,8 +539,23 @@ class Master:
     # The methods below are called without the lock.
 
     def _verify(self) -> None:
-        """Verify the adopted blocks, until `close`."""
+        """Verify the adopted blocks, and then all blocks slowly, until `close`."""
         self._adopted.verify_all(lambda: not self._closed)
+        self._slow_scrub.run()
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            return not self._in_flight and time.monotonic() - self._asked_at > IDLE_S
+
+    def _verify_again(self, name: str) -> int:
+        """Verify a cached block, evict it if it is damaged, and return its bytes."""
+        length, is_sound = self._files.length(name), self._files.is_sound(name)
+        if is_sound is False:
+            with self._changed:
+                if not self._closed and name in self._accounting:
+                    self._evict_damaged(name)
+            self._release_evicted()
+        return length
 
     def _settle_adopted(self, name: str, is_sound: bool) -> None:
         """Let processes map an adopted block, or evict it."""
@@ -538,6 +571,7 @@ class Master:
     def _evict_damaged(self, name: str) -> None:
         """Evict a block whose bytes have changed. The lock is held."""
         log.error("block %s has changed in node memory and is fetched again", name)
+        self._damaged_blocks.append(name)
         self._accounting.evict(name)
         self._remove([name])
         self._changed.notify_all()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from chunkstore.stores.read_turn import current_turn
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.master_port import MemoryStatistics
+from dieselfs.cache.ports.master_port import MemoryScrub, MemoryStatistics
 from dieselfs.cache.wire.local_messages import (
     BadPacket,
     Discard,
@@ -75,6 +75,10 @@ class MemberPort:
     def statistics(self) -> MemoryStatistics:
         """See `MasterPort`."""
         return self._master.statistics()
+
+    def scrub(self) -> MemoryScrub:
+        """See `MasterPort`."""
+        return self._master.scrub()
 
     def close(self) -> None:
         """See `MasterPort`."""

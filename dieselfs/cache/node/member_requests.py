@@ -20,6 +20,7 @@ from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.wire import packet_socket
 from dieselfs.cache.wire.fields import block_of
 from dieselfs.cache.wire.local_messages import (
+    MAX_NAMES,
     BadPacket,
     Done,
     Expect,
@@ -27,8 +28,10 @@ from dieselfs.cache.wire.local_messages import (
     FollowPlan,
     GetStatistics,
     GetTask,
+    MemoryScrubbed,
     Message,
     Prefetch,
+    ScrubMemory,
     SetBudget,
     SetQuota,
     StatisticsReported,
@@ -167,6 +170,10 @@ class MemberRequests:
                     port.follow(Path(plan))
                 case GetStatistics():
                     return StatisticsReported(astuple(port.statistics()))
+                case ScrubMemory():
+                    found = port.scrub()
+                    damaged = found.damaged[:MAX_NAMES]
+                    return MemoryScrubbed(found.blocks, found.size_bytes, damaged)
                 case GetTask(first):
                     if self._task is None:
                         return TaskReported(None)

@@ -54,6 +54,17 @@ class MemoryStatistics:
     """Chunks of these plans that arrived when their reader had already reached their first file."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryScrub:
+    """The result of verifying the chunks that node memory holds."""
+
+    blocks: int
+    """The blocks that were verified, damaged ones too."""
+    size_bytes: int
+    damaged: tuple[str, ...]
+    """The names of the blocks that were damaged and are evicted."""
+
+
 class MasterPort(Protocol):
     """The interface of a master to one member.
 
@@ -122,6 +133,10 @@ class MasterPort(Protocol):
 
     def statistics(self) -> MemoryStatistics:
         """Return the counters of this node memory."""
+        ...
+
+    def scrub(self) -> MemoryScrub:
+        """Verify all cached blocks, and evict the damaged ones: about 0.15 s a GiB."""
         ...
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dieselfs.cache.ports.block import CacheBlock
-from dieselfs.cache.ports.master_port import MemoryStatistics
+from dieselfs.cache.ports.master_port import MemoryScrub, MemoryStatistics
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task.task_master import TaskMaster
 from dieselfs.cache.wire import packet_socket
@@ -28,10 +28,12 @@ from dieselfs.cache.wire.local_messages import (
     GetTask,
     JoinAsMember,
     JoinForJob,
+    MemoryScrubbed,
     Message,
     OpenRequests,
     Prefetch,
     RequestFailed,
+    ScrubMemory,
     SetBudget,
     SetQuota,
     StatisticsReported,
@@ -115,6 +117,16 @@ class RemoteMaster:
         if not isinstance(answer, StatisticsReported):
             raise self._master_gone(BadPacket("not statistics"))
         return MemoryStatistics(*answer.counts)
+
+    def scrub(self) -> MemoryScrub:
+        """See `MasterPort`. At most 512 damaged blocks are named.
+
+        A master of a former release raises `MasterGone`.
+        """
+        answer = self._ask(ScrubMemory())
+        if not isinstance(answer, MemoryScrubbed):
+            raise self._master_gone(BadPacket("not the result of a scrub"))
+        return MemoryScrub(answer.blocks, answer.size_bytes, answer.damaged)
 
     def task_statistics(self) -> TaskStatistics | None:
         """See `TaskMaster`. It takes 0.3 ms, and as much again for each 48 members."""

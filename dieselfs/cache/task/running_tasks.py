@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dieselfs.cache.node.task_folder import memory_root
-from dieselfs.cache.ports.master_port import MemoryStatistics
+from dieselfs.cache.ports.master_port import MemoryScrub, MemoryStatistics
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task.remote_master import RemoteMaster
 from dieselfs.errors import MasterGone
@@ -55,5 +55,17 @@ def ask(folder: Path) -> RunningTask:
         return RunningTask(folder, master.pid, master.statistics(), master.task_statistics())
     except MasterGone:
         return RunningTask(folder, master.pid)
+    finally:
+        master.close()
+
+
+def scrub_task(folder: Path) -> MemoryScrub:
+    """Have a task's master verify the chunks that it caches, and evict the damaged ones.
+
+    Raises `MasterGone` if no master answers, or one of a former release.
+    """
+    master = RemoteMaster(folder / "socket")
+    try:
+        return master.scrub()
     finally:
         master.close()

@@ -184,6 +184,10 @@ class GetStatistics(Message, tag=11):
     """A request for `MemoryStatistics`."""
 
 
+class ScrubMemory(Message, tag=22):
+    """A request to verify all cached blocks. A master of a former release closes the connection."""
+
+
 class GetTask(Message, tag=17):
     """A request for the statistics of the node's part in its task's peer cache."""
 
@@ -223,6 +227,15 @@ class StatisticsReported(Message, tag=14):
     """The answer to `GetStatistics`."""
 
     counts: Counts
+
+
+class MemoryScrubbed(Message, tag=23):
+    """The answer to `ScrubMemory`."""
+
+    blocks: Count
+    size_bytes: Count
+    damaged: Names
+    """The names of the damaged blocks, or of the first `MAX_NAMES` of them."""
 
 
 class TaskReported(Message, tag=18):

@@ -19,7 +19,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
 from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.read_turn import Payer, ReadTurn, current_turn
-from dieselfs.cache.node import budget, master
+from dieselfs.cache.node import budget, master, memory_scrub
 from dieselfs.cache.node.accounting import PATIENCE_S
 from dieselfs.cache.node.block_eviction import PolicyName
 from dieselfs.cache.node.budget import default_budget_bytes
@@ -28,7 +28,7 @@ from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.job_payers import pays_nothing
-from dieselfs.cache.ports.master_port import MasterPort
+from dieselfs.cache.ports.master_port import MasterPort, MemoryScrub
 from dieselfs.errors import CacheFull, MasterGone, NotYetSupported
 from tests.dieselfs.cache.made_up_source import MadeUpSource, block_of, content_of
 from tests.eventually import eventually
@@ -433,6 +433,46 @@ def test_adopted_pieces_are_verified_at_their_first_use(
     of.fetch(block_of(2))
     assert source.asked == [block_of(1).chunk, block_of(2).chunk]
     assert of.statistics().cached_bytes == 4000
+
+
+def change(folder: TaskFolder, number: int) -> None:
+    file = folder.chunks / block_of(number).name
+    file.chmod(0o600)
+    file.write_bytes(bytes(block_of(number).length))
+
+
+def test_a_scrub_evicts_and_names_changed_pieces(folder: TaskFolder, made: Made) -> None:
+    source = MadeUpSource()
+    of = made(source)
+    for number in range(1, 4):
+        of.fetch(block_of(number))
+    assert of.scrub() == MemoryScrub(3, 3000, ())
+    change(folder, 2)
+    assert of.scrub() == MemoryScrub(3, 3000, (block_of(2).name,))
+    assert of.scrub() == MemoryScrub(2, 2000, ())
+    of.fetch(block_of(2))
+    assert len(source.asked) == 4
+    assert content_in(folder, block_of(2)) == content_of(block_of(2))
+
+
+def test_a_master_scrubs_by_itself_while_nothing_is_asked(
+    folder: TaskFolder, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_scrub, "IDLE_S", 0.01)
+    monkeypatch.setattr(memory_scrub.SlowScrub.run, "__defaults__", (0.01, 1 << 30))
+    source, gate = MadeUpSource(), Gate()
+    of = made(source)
+    of.fetch(block_of(1))
+    source.before = gate
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(of.fetch, block_of(2))
+        gate.wait_for(1)
+        change(folder, 1)
+        assert of.is_cached(block_of(1)), "nothing is scrubbed beside a fetch"
+        gate.open.set()
+        waiting.result(DEADLINE_S)
+    eventually(lambda: not of.is_cached(block_of(1)), "the end of a changed piece")
+    assert of.is_cached(block_of(2))
 
 
 def test_threads_that_need_an_adopted_piece_wait_for_one_verification(

@@ -68,6 +68,8 @@ NAMES = (WHOLE.name, PART.name)
         local_messages.Done(),
         local_messages.RequestFailed("Corrupt", "…", ""),
         local_messages.StatisticsReported(astuple(MemoryStatistics(1, 2, 3, members=4))),
+        local_messages.ScrubMemory(),
+        local_messages.MemoryScrubbed(1 << 40, 1 << 60, (PART.name,) * MAX_NAMES),
         local_messages.GetTask(48),
         local_messages.TaskReported(None),
         local_messages.TaskReported(
