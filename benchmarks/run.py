@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 QUICK = {
+    "bench_adoption": ["--gib", "0.05", "--rounds", "1"],
     "bench_allocation": ["--seconds", "5"],
     "bench_budget": ["--seconds", "2", "--pairs", "100"],
     "bench_kernel_image": ["--quick"],
