@@ -136,7 +136,7 @@ class MasterPort(Protocol):
         ...
 
     def scrub(self) -> MemoryScrub:
-        """Verify all cached blocks, and evict the damaged ones: about 0.15 s a GiB."""
+        """Verify all cached blocks, and evict the damaged ones: about 0.25 s a GiB."""
         ...
 
     def close(self) -> None:
