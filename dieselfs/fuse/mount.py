@@ -14,6 +14,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +42,7 @@ from dieselfs.fuse.mounts.control_names import (
     SNAPSHOT_NAME,
     STATISTICS_NAME,
 )
+from dieselfs.fuse.mounts.daemon_names import SERVER, announced
 from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
 from dieselfs.fuse.page_cache import PageCache
 from dieselfs.fuse.pages.page_statistics import (
@@ -179,6 +181,8 @@ class _Server:
             payer_of,
         )
         self._front: MadeFront | None = None
+        self._name: socket.socket | None = None
+        """The name by which this process is found if it does not answer."""
         self._has_front = threading.Event()
 
     def _make_plans(self) -> MountPlans | None:
@@ -223,6 +227,7 @@ class _Server:
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
         preload = self._begin()
         log.info("%s is mounted: %s", self._mountpoint, front.choice.reason)
+        self._name = announced(front.state, SERVER)
         kept = self._state()
         self._handed.keep(kept, **front.descriptors)
         self._handed.is_ready()

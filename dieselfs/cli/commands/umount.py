@@ -21,11 +21,17 @@ from dieselfs.cli.rendering.entries import for_each
     help="Detach now; the mount ends when its last user has gone.",
 )
 def umount(context: CommandContext, mountpoints: tuple[str, ...], lazy: bool) -> int:
-    """Unmount a dataset, even if the daemon of the mount has died."""
-    from dieselfs.fuse.mounts.mountpoint import unmount
+    """Unmount a dataset, even if the daemon of the mount has died or does not answer.
+
+    A mount that does not answer for 10 s is aborted: its readers get an error.
+    """
+    from dieselfs.fuse.mounts.unanswered import unmount_or_abort
 
     def end(mountpoint: str) -> None:
-        unmount(Path(mountpoint), lazy)
-        context.output.done({"mountpoint": mountpoint, "mounted": False}, f"unmounted {mountpoint}")
+        problem = unmount_or_abort(Path(mountpoint), lazy)
+        context.output.done(
+            {"mountpoint": mountpoint, "mounted": False, "problem": problem},
+            f"unmounted {mountpoint}" + (f": {problem}" if problem else ""),
+        )
 
     return for_each(mountpoints, end, as_json=context.output.json)

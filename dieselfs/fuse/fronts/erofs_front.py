@@ -245,11 +245,15 @@ class ErofsFront:
             "blobs": self.blobs,
             "in_flight": [self._parts.in_flight.fd],
         }
+        blob = os.stat(f"/proc/self/fd/{self.blobs[0]}").st_dev
         self.state = kept_state(
-            self.choice, direct=self.is_direct, device=self._device, image=self._image_path
+            self.choice,
+            direct=self.is_direct,
+            device=self._device,
+            connections=[os.minor(blob)],
+            image=self._image_path,
         )
-        blob = os.stat(f"/proc/self/fd/{self.blobs[0]}")
-        self.readahead_bytes = readahead_bytes(blob.st_dev)
+        self.readahead_bytes = readahead_bytes(blob)
 
     def make_filler(
         self, source: CachedSource, helper: PageHelper, own_threads: set[int]

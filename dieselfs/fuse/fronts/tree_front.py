@@ -38,8 +38,11 @@ class TreeFront:
         else:
             fuse = self._mounted_by_root() if os.geteuid() == 0 else self._mounted_by_helper()
         self.descriptors = {"fuse": [fuse], "in_flight": [parts.in_flight.fd]}
-        self.state = kept_state(choice)
-        self.readahead_bytes = readahead_bytes(os.stat(parts.mountpoint).st_dev)
+        device = os.stat(parts.mountpoint).st_dev
+        self.state = kept_state(
+            choice, device=[os.major(device), os.minor(device)], connections=[os.minor(device)]
+        )
+        self.readahead_bytes = readahead_bytes(device)
 
     def make_filler(
         self, source: CachedSource, helper: PageHelper, own_threads: set[int]

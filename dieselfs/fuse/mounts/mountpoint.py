@@ -92,7 +92,7 @@ def _clear_if_dead(entry: MountEntry) -> None:
     elif info.state is MountState.HUNG:
         raise MountpointBusy(
             f"{entry.shown} is mounted at {entry.mountpoint} and does not answer",
-            f"detach it: dlcmd umount --lazy {entry.mountpoint}",
+            f"end it: dlcmd umount {entry.mountpoint}",
         )
     else:
         raise MountpointBusy(
@@ -103,17 +103,23 @@ def _clear_if_dead(entry: MountEntry) -> None:
         )
 
 
+def mount_at(mountpoint: Path) -> MountEntry:
+    """Return the DieselFS mount at `mountpoint`; raise `MountError` if there is none."""
+    mountpoint = resolve(mountpoint)
+    entry = entry_at(mountpoint)
+    if entry is None or not entry.is_dieselfs:
+        what = f", but {entry.file_system_type}" if entry else ""
+        raise MountError(f"no DieselFS mount at {mountpoint}{what}", "`dlcmd mounts` lists them")
+    return entry
+
+
 def unmount(mountpoint: Path, lazy: bool = False) -> None:
     """Unmount the DieselFS mount at `mountpoint`; it is gone when this returns.
 
     `lazy` detaches it at once, and processes with open files keep them until the daemon ends.
     Raises `MountpointBusy` (which names the processes that use it) or `MountError`.
     """
-    mountpoint = resolve(mountpoint)
-    entry = entry_at(mountpoint)
-    if entry is None or not entry.is_dieselfs:
-        what = f", but {entry.file_system_type}" if entry else ""
-        raise MountError(f"no DieselFS mount at {mountpoint}{what}", "`dlcmd mounts` lists them")
+    entry = mount_at(mountpoint)
     deadline = time.monotonic() + _HELPER_PATIENCE_S
     while True:
         try:

@@ -33,6 +33,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
+from dieselfs.errors import MountError
+from dieselfs.fuse.mounts.daemon_names import SUPERVISOR, announced, process_state
+from dieselfs.fuse.mounts.mount_table import entries_of_device
+from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.supervision.readiness import announce_ready
 
 log = logging.getLogger(__name__)
@@ -146,6 +150,8 @@ class _Process:
     is_ready: bool = False
     is_ending: bool = False
     """The main thread had ended at the last check."""
+    is_stopped: bool = False
+    """It was stopped at the last check."""
 
     def hangs(self) -> bool:
         """Return True if it does not end although its main thread ended long ago.
@@ -155,6 +161,17 @@ class _Process:
         """
         was_ending, self.is_ending = self.is_ending, _has_no_main_thread(self.pid)
         return was_ending and self.is_ending
+
+    def note_stop(self) -> None:
+        """Log that it was stopped or goes on. It answers nothing meanwhile, and nothing is done."""
+        was_stopped, self.is_stopped = self.is_stopped, process_state(self.pid) in ("T", "t")
+        if self.is_stopped and not was_stopped:
+            log.warning(
+                "the server %d is stopped: readers wait until it continues, or is unmounted",
+                self.pid,
+            )
+        elif was_stopped and not self.is_stopped:
+            log.info("the server %d continues", self.pid)
 
 
 @dataclass(slots=True)
@@ -168,6 +185,8 @@ class _Mount:
     quick_deaths: int = 0
     is_over: bool = False
     """No server is started for it any more."""
+    name: socket.socket | None = None
+    """The name by which this process is found if the mount does not answer."""
 
     @property
     def is_settled(self) -> bool:
@@ -179,6 +198,21 @@ class _Mount:
             for fd in descriptors:
                 os.close(fd)
         self.kept = {}
+        self.close_name()
+
+    def close_name(self) -> None:
+        if self.name is not None:
+            self.name.close()
+        self.name = None
+
+    def detach(self) -> None:
+        """Detach it from all its mountpoints, since its server was killed and could not."""
+        device = tuple(self.state.get("device", ()))
+        for entry in reversed(entries_of_device(device) if device else []):
+            try:
+                unmount(entry.mountpoint, lazy=True)
+            except MountError as error:
+                log.warning("%s is not unmounted: %s", entry.mountpoint, error)
 
 
 class Supervisor:
@@ -235,11 +269,13 @@ class Supervisor:
                 self._receive_message(*sockets[fd])
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + _CHECK_INTERVAL_S
-            self._replace_hung_servers()
+            self._check_servers()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._signal_all(signal.SIGKILL)
             if time.monotonic() >= self._deadline + _KILLED_S:
                 log.error("a server hangs in the kernel: the supervisor ends without it")
+                for mount in self._mounts:
+                    mount.detach()
                 self._mounts.clear()
 
     @staticmethod
@@ -305,6 +341,8 @@ class Supervisor:
     @staticmethod
     def _store_state(mount: _Mount, message: dict[str, Any], descriptors: list[int]) -> None:
         mount.state = message["state"]
+        if mount.name is None:
+            mount.name = announced(mount.state, SUPERVISOR)
         for name, count in message["keep"].items():
             for fd in mount.kept.get(name, []):
                 os.close(fd)
@@ -367,6 +405,7 @@ class Supervisor:
         for mount in self._mounts:
             for process in self._processes(mount):
                 process.channel.socket.close()
+            mount.close_name()
             if mount.kept is not handed.descriptors:
                 mount.close()
 
@@ -380,9 +419,12 @@ class Supervisor:
                     process.channel.socket.close()
                     self._note_end(mount, process, os.waitstatus_to_exitcode(status))
 
-    def _replace_hung_servers(self) -> None:
+    def _check_servers(self) -> None:
+        """Log which servers are stopped, and replace those that hang at their end."""
         for mount in self._mounts:
             process = mount.process
+            if process is not None:
+                process.note_stop()
             if process is not None and process.hangs() and process.is_ready and not self._deadline:
                 log.warning(
                     "the server %d hangs during its shutdown; another one takes over", process.pid
@@ -411,6 +453,8 @@ class Supervisor:
         )
         if status == 0 or self._deadline is not None:
             self._forget(mount)
+            if status < 0:
+                mount.detach()
         elif not process.is_ready and process.role in (Role.FIRST, Role.REFRESH):
             if process.role is Role.REFRESH:
                 self._note_refresh(f"the new server {how}; see the mount's log")
@@ -578,5 +622,4 @@ def _send(process: _Process, message: Mapping[str, Any]) -> None:
 
 def _has_no_main_thread(pid: int) -> bool:
     """Return True if a child that is not reaped yet is a zombie: all of it, or its main thread."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] == b"Z"
+    return process_state(pid) == "Z"
