@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -167,8 +168,8 @@ def test_end_of_a_supervisor_with_a_stopped_server(
 
 
 @fault_case(
-    "SIGSTOP of the server for the time of a `dlcmd mounts`, then SIGCONT while `dlcmd umount` "
-    "waits for an answer of the mount, which is in use",
+    "SIGSTOP of the server, then SIGCONT while `dlcmd umount` waits for an answer of the mount, "
+    "which is in use",
     promise="nothing is aborted: umount says that the mount is in use, and readers go on",
     bound_s=BOUND_S,
     check="dieselfs.fuse.mounts.unanswered:_answers=false",
@@ -176,17 +177,34 @@ def test_end_of_a_supervisor_with_a_stopped_server(
 def test_server_stopped_for_a_while(place: Place, mount: Served, measured: Measured) -> None:
     [server] = mount.servers()
     path = next(iter(FILES))
-    with open(mount.path / path, "rb") as file:
+    with open(mount.path / path, "rb") as file, ThreadPoolExecutor(1) as umount:
         stop(server)
         with measured.felt():
             assert "hung" in place.dlcmd("mounts").stdout
         eventually(lambda: f"the server {server} is stopped" in mount.log, "a line in the log")
-        os.kill(server, signal.SIGCONT)
+        before = asking(mount.path)
         with measured.felt():
-            done = place.dlcmd("umount", mount.path)
+            ending = umount.submit(place.dlcmd, "umount", mount.path)
+            try:
+                eventually(lambda: ending.done() or asking(mount.path) - before, "a question")
+            finally:
+                os.kill(server, signal.SIGCONT)
+            done = ending.result()
         assert done.returncode != 0
         assert "in use" in done.stderr
         assert file.read() == FILES[path]
     assert [(mount.path / path).read_bytes() for path in FILES] == list(FILES.values())
     assert mount.servers() == [server]
     eventually(lambda: f"the server {server} continues" in mount.log, "a line in the log")
+
+
+def asking(mountpoint: Path) -> set[str]:
+    """The helpers that ask a mount what it is."""
+    found = set()
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if os.fsencode(mountpoint / ".dieselfs/dataset.json") in command.read_bytes():
+                found.add(command.parent.name)
+        except OSError:
+            continue
+    return found

@@ -18,9 +18,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from dieselfs.fuse.mounts.control_names import DATASET_NAME
 from dieselfs.fuse.mounts.daemon_names import SERVER, SUPERVISOR, Daemon, daemons_of
 from dieselfs.fuse.mounts.mount_syscalls import new_mount
-from dieselfs.fuse.mounts.mount_table import MountEntry, MountState, ask, entries_of_device
+from dieselfs.fuse.mounts.mount_table import (
+    MountEntry,
+    MountState,
+    entries_of_device,
+    read_document,
+)
 from dieselfs.fuse.mounts.mountpoint import mount_at, unmount
 
 log = logging.getLogger(__name__)
@@ -53,10 +59,10 @@ def unmount_or_abort(
 
 
 def _answers(entry: MountEntry, daemons: Sequence[Daemon], answer_s: float) -> bool:
-    [info] = ask([entry], answer_s)
-    if info.state is MountState.PRIVATE:  # the kernel answers for it
+    state, _ = read_document(entry.mountpoint, DATASET_NAME, answer_s)
+    if state is MountState.PRIVATE:  # the kernel answers for it
         return not any(daemon.role == SERVER and daemon.is_stopped for daemon in daemons)
-    return info.state is not MountState.HUNG
+    return state is not MountState.HUNG
 
 
 def _end_unanswered(entry: MountEntry) -> str:
