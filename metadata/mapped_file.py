@@ -1,8 +1,10 @@
 """A file that is read through a memory map: whether it was changed since it was opened.
 
 A change of its bytes or its length through the file system gives the file new times, which one
-`fstat` shows. The C extension `metadata._mapped_file` asks in 0.2 µs, and turns the SIGBUS of a
-truncated map into zeros. Where it is not built, Python asks in 1 µs, and SIGBUS ends the process.
+`fstat` shows. The C extension `metadata._mapped_file` asks once in a tick of the kernel's clock (1 to
+10 ms), which is the grain of most file systems' times too, and else takes 0.05 µs. It turns the
+SIGBUS of a truncated map into zeros. Where it is not built, Python asks in 1 µs each time, and
+SIGBUS ends the process.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ class MappedFile(Protocol):
     """A file and its map, which lives as long as this does."""
 
     def is_unchanged(self) -> bool:
-        """Return False if the file was written or truncated, or its map was lost.
+        """Return False if the file was written or truncated a tick ago, or its map was lost.
 
         False too for a change that leaves the content alone, such as of its mode or its links.
         """

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST_MAPS 4096 /* further ones are not guarded: SIGBUS ends their process */
@@ -63,6 +64,7 @@ typedef struct {
     int descriptor;
     bool is_refused;
     struct stat known;
+    struct timespec checked; /* the tick of the clock in which the file was found unchanged */
 } MappedFile;
 
 static void deallocate(MappedFile *self)
@@ -128,17 +130,36 @@ static bool is_lost(const MappedFile *self)
     return self->map && __atomic_load_n(&self->map->is_lost, __ATOMIC_ACQUIRE);
 }
 
-static PyObject *is_unchanged(MappedFile *self, PyObject *unused)
+static bool are_equal(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static bool is_as_known(const MappedFile *self)
 {
     struct stat now;
     const struct stat *known = &self->known;
-    return PyBool_FromLong(!self->is_refused && !is_lost(self) && !fstat(self->descriptor, &now) && now.st_size == known->st_size &&
-                           now.st_mtim.tv_sec == known->st_mtim.tv_sec && now.st_mtim.tv_nsec == known->st_mtim.tv_nsec &&
-                           now.st_ctim.tv_sec == known->st_ctim.tv_sec && now.st_ctim.tv_nsec == known->st_ctim.tv_nsec);
+    return !fstat(self->descriptor, &now) && now.st_size == known->st_size && are_equal(now.st_mtim, known->st_mtim) &&
+           are_equal(now.st_ctim, known->st_ctim);
+}
+
+/* The file is asked once in a tick of the coarse clock, from which its times come as well. */
+static PyObject *is_unchanged(MappedFile *self, PyObject *unused)
+{
+    struct timespec tick;
+    if (self->is_refused || is_lost(self))
+        Py_RETURN_FALSE;
+    if (clock_gettime(CLOCK_MONOTONIC_COARSE, &tick) || !are_equal(tick, self->checked)) {
+        if (!is_as_known(self))
+            Py_RETURN_FALSE;
+        self->checked = tick;
+    }
+    Py_RETURN_TRUE;
 }
 
 static PyObject *renew(MappedFile *self, PyObject *unused)
 {
+    self->checked = (struct timespec){0};
     if (fstat(self->descriptor, &self->known))
         return PyErr_SetFromErrno(PyExc_OSError);
     return PyBool_FromLong(!is_lost(self) && self->known.st_size == self->content.len);

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from metadata.mapped_file import MappedFile, StatedFile, extension, guarded
+from tests.eventually import eventually
 
 PAGE = mmap.PAGESIZE
 KINDS = [StatedFile, extension.MappedFile]
@@ -51,7 +52,7 @@ def test_a_change_is_seen(file: Path, kind: type[StatedFile], change: str) -> No
     _, mapped = open_map(file, kind)
     assert mapped.is_unchanged()
     CHANGES[change](file)
-    assert not mapped.is_unchanged()
+    eventually(lambda: not mapped.is_unchanged(), "the next tick")
     assert mapped.renew() == (file.stat().st_size == 3 * PAGE)
     assert mapped.is_unchanged()
     mapped.refuse()
