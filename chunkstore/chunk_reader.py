@@ -7,6 +7,7 @@ block, for ranges of large files).
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from chunkstore.chunk_format import (
     ChunkHead,
     DatasetRef,
     Entries,
+    Preamble,
     decode_head,
     decode_preamble,
 )
@@ -32,7 +34,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
-from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectReader
+from chunkstore.stores.object_store import Buffer, ObjectReader, forget_copy
 from chunkstore.stores.read_turn import in_this_turn
 
 T = TypeVar("T")
@@ -46,6 +48,8 @@ MAX_WHOLE_BYTES = 16 << 20
 _KEPT_BLOCK_HASHES = 1 << 20
 """Hash blocks whose hashes are kept: 8 MiB of hashes, for 256 GiB of large files."""
 _KEPT_HEADS = 4096
+REPLACED_KNOWN_S = 1.0
+"""The time for which a chunk is not read again after another one came in its place, twice."""
 _RANGES_AT_ONCE = 16
 
 
@@ -85,6 +89,8 @@ class ChunkReader:
         self.expected = expected
         self._large: OrderedDict[ChunkId, _LargeFiles] = OrderedDict()
         self._threads = CallThreads("chunk-read")
+        self._replaced: dict[ChunkId, tuple[float, str]] = {}
+        """Chunks in whose place another one came, until when that counts, and the message."""
 
     def head(self, chunk_id: ChunkId, head_bytes: int | None = None) -> ChunkHead:
         """Return preamble and header, by one ranged read.
@@ -96,7 +102,7 @@ class ChunkReader:
     def _head(self, chunk_id: ChunkId, head_bytes: int | None) -> ChunkHead:
         key = chunk_key(self.dataset.name, chunk_id)
         data = memoryview(self._store.get_range(key, 0, head_bytes or HEAD_GUESS_BYTES))
-        wanted = decode_preamble(data).head_bytes
+        wanted = _preamble_of(chunk_id, data).head_bytes
         if len(data) < wanted:
             rest = self._store.get_range(key, len(data), wanted - len(data))
             data = memoryview(b"".join((data, rest)))
@@ -112,20 +118,41 @@ class ChunkReader:
 
     def _whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         data = memoryview(self._store.get(chunk_key(self.dataset.name, chunk.id)))
+        _preamble_of(chunk.id, data)
         return data[: chunk.head_bytes], self.verified(data, chunk)
 
     def _sound(self, chunk: ChunkId, read: Callable[[], T]) -> T:
         """Return the result of `read`, and try again once if it finds damage.
 
+        If both tries meet another chunk, no file of this one can come, and each read of it fails at
+        once for `REPLACED_KNOWN_S`.
+
         If the store may have answered from a copy, the copy is dropped first, so that the second
         try reads the store itself. Without copies, the bytes may have been damaged on the way.
         """
+        self._check_replaced(chunk)
         try:
             return read()
         except Corrupt:
-            if isinstance(self._store, KeepsCopies):
-                self._store.forget(chunk_key(self.dataset.name, chunk))
+            forget_copy(self._store, chunk_key(self.dataset.name, chunk))
+        try:
             return read()
+        except _AnotherChunk as error:
+            until = time.monotonic() + REPLACED_KNOWN_S
+            self._replaced = {**self._still_replaced(), chunk: (until, str(error))}
+            raise Corrupt(str(error)) from None
+
+    def _check_replaced(self, chunk: ChunkId) -> None:
+        """Raise `Corrupt` if another chunk came in place of this one a moment ago."""
+        if not self._replaced:
+            return
+        until, message = self._replaced.get(chunk, (0.0, ""))
+        if time.monotonic() < until:
+            raise Corrupt(message)
+
+    def _still_replaced(self) -> dict[ChunkId, tuple[float, str]]:
+        now = time.monotonic()
+        return {chunk: kept for chunk, kept in self._replaced.items() if kept[0] > now}
 
     def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
         """Return the payload of a chunk's object that came from any source.
@@ -266,6 +293,17 @@ class ChunkReader:
         if head.dataset != self.dataset:
             raise Corrupt(f"chunk {head.chunk_id} belongs to another dataset ({head.dataset.name})")
         return head
+
+
+class _AnotherChunk(Corrupt):
+    """A sound preamble of another chunk came."""
+
+
+def _preamble_of(chunk: ChunkId, data: memoryview) -> Preamble:
+    preamble = decode_preamble(data)
+    if preamble.chunk_id != chunk:
+        raise _AnotherChunk(f"the object of chunk {chunk} contains chunk {preamble.chunk_id}")
+    return preamble
 
 
 def verified_file(data: memoryview, file: FileExtent) -> memoryview:

@@ -8,6 +8,7 @@ obstore's threads do not survive a fork: see `forked_store`.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -15,7 +16,14 @@ from typing import Any, Final
 
 import obstore
 
-from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound, Unavailable, Untrusted
+from chunkstore.errors import (
+    AlreadyExists,
+    ChunkStoreError,
+    Corrupt,
+    NotFound,
+    Unavailable,
+    Untrusted,
+)
 from chunkstore.stores.cloud_errors import (
     brief,
     is_beyond_the_end,
@@ -32,6 +40,8 @@ SINGLE_PUT_BYTES: Final = 32 << 20
 
 Larger objects are only chunks of one large file, whose names no other writer creates.
 """
+PAST_CACHES_S: Final = 10.0
+"""Seconds for which an object is read past caches after damaged bytes of it have come."""
 _PART_BYTES: Final = 16 << 20
 """The size of a part; 10,000 parts are the most that S3 takes: 160 GB."""
 _PARTS_AT_ONCE: Final = 4
@@ -53,6 +63,8 @@ class CloudStore:
         self.url = url
         self._location = CloudLocation.parse(url)
         self._store = self._location.open()
+        self._suspect_until: dict[str, float] = {}
+        """For each object of which damaged bytes came, the time until which caches are passed."""
 
     def __reduce__(self) -> tuple[type[CloudStore], tuple[str]]:
         return type(self), (self.url,)
@@ -89,9 +101,26 @@ class CloudStore:
         try:
             return self._read(key, (offset, offset + length))
         except Unavailable as error:
-            if is_beyond_the_end(error) and offset >= self.stat(key).size_bytes:
+            if not is_beyond_the_end(error):
+                raise
+            size_bytes = self.stat(key).size_bytes
+            if offset >= size_bytes:
                 return memoryview(b"")
-            raise
+            # The store has answered, so that waiting for it would not help.
+            raise Corrupt(
+                f"{key} has {size_bytes} bytes, but the store answers that it ends before "
+                f"byte {offset}"
+            ) from error
+
+    def forget(self, key: str) -> bool:
+        """Read the object past caches and proxies for `PAST_CACHES_S`; return True.
+
+        These reads have connections of their own.
+        """
+        now = time.monotonic()
+        kept = {each: until for each, until in self._suspect_until.items() if until > now}
+        self._suspect_until = kept | {key: now + PAST_CACHES_S}
+        return True
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List objects; check an empty listing by a request for a missing object."""
@@ -145,7 +174,7 @@ class CloudStore:
     def _read(self, key: str, wanted: tuple[int, int] | None) -> memoryview:
         options: Any = None if wanted is None else {"range": wanted}
         try:
-            answer = obstore.get(self._store, key, options=options)
+            answer = obstore.get(self._store_of(key), key, options=options)
             size = answer.meta["size"]
             data = memoryview(answer.bytes())  # copying would cost a fifth of the client's time
         except Exception as error:
@@ -155,6 +184,16 @@ class CloudStore:
         if len(data) != expected:
             raise Unavailable(f"{key}: the store sent {len(data)} bytes instead of {expected}")
         return data
+
+    def _store_of(self, key: str) -> Opened:
+        if self._suspect_until.get(key, 0.0) > time.monotonic():
+            return self._store_past_caches
+        return self._store
+
+    @cached_property
+    def _store_past_caches(self) -> Opened:
+        """The store for reads after damage."""
+        return self._location.open(past_caches=True)
 
     @cached_property
     def _store_of_parts(self) -> Opened:

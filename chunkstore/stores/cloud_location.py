@@ -119,10 +119,15 @@ class CloudLocation:
         return not (self.scheme == "s3" and self.bucket.endswith("--x-s3"))
 
     def open(
-        self, environment: Mapping[str, str] = os.environ, *, retries_parts: bool = False
+        self,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        retries_parts: bool = False,
+        past_caches: bool = False,
     ) -> Opened:
-        """Return the store, without a request to it.
+        """Return the store with connections of its own, without a request to it.
 
+        `past_caches` asks the caches and proxies in front of the store not to answer themselves.
         Raises `ValueError` for an invalid configuration.
         """
         config = self.config(environment)
@@ -135,6 +140,8 @@ class CloudLocation:
             "connect_timeout": timedelta(seconds=_CONNECT_TIMEOUT_S),
             "allow_http": endpoint.startswith("http://"),
         }
+        if past_caches:
+            client["default_headers"] = {"cache-control": "no-cache", "pragma": "no-cache"}
         if self.scheme == "s3" and (authority := environment.get("AWS_CA_BUNDLE")):
             client["root_certificate"] = _content(authority)
         kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[self.scheme]

@@ -24,7 +24,7 @@ from typing import Any, Final
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import folder_names, folders_of
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectInfo, ObjectStore
 
 _START_TIMEOUT_S: Final = 15.0
 _used_in: int | None = None
@@ -99,6 +99,14 @@ class ForkedStore:
             self._call("stat", key) if self._goes_elsewhere() else self._store.stat(key)
         )
         return info
+
+    def forget(self, key: str) -> bool:
+        """See `KeepsCopies`."""
+        if not isinstance(self._store, KeepsCopies):
+            return False
+        if self._goes_elsewhere():
+            return bool(self._call("forget", key))
+        return self._store.forget(key)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         with self._lock:

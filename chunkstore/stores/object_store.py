@@ -52,6 +52,11 @@ class KeepsCopies(Protocol):
         ...
 
 
+def forget_copy(store: object, key: str) -> bool:
+    """Have a store drop its copy of an object, if it keeps copies; return whether it had one."""
+    return isinstance(store, KeepsCopies) and store.forget(key)
+
+
 class ObjectStore(Protocol):
     """An object store. Thread-safe; every call blocks.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from chunkstore.stores.folder_names import folder_names
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore, forget_copy
 from chunkstore.stores.read import Read
 
 
@@ -42,6 +42,10 @@ class StoreWrapper:
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of an object of the wrapped store."""
         return self._wrapped.stat(key)
+
+    def forget(self, key: str) -> bool:
+        """See `KeepsCopies`; the wrapped store may keep copies."""
+        return forget_copy(self._wrapped, key)
 
 
 class ReadWrapper(StoreWrapper):

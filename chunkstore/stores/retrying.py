@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from chunkstore.errors import AlreadyExists, NotFound, Unavailable
 from chunkstore.stores.folder_names import folder_names
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore, forget_copy
 from chunkstore.stores.outage import Outage
 from chunkstore.stores.time_left import OperationEnds, time_left_s
 
@@ -161,6 +161,10 @@ class RetryingStore:
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of an object, with retries."""
         return self._persist(lambda: self._store.stat(key))
+
+    def forget(self, key: str) -> bool:
+        """See `KeepsCopies`; the wrapped store may keep copies."""
+        return forget_copy(self._store, key)
 
     def statistics(self) -> RetryStatistics:
         """Return the current counts."""

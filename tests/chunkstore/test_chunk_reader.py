@@ -11,7 +11,7 @@ import xxhash
 
 from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_reader import HEAD_GUESS_BYTES, ChunkReader
+from chunkstore.chunk_reader import HEAD_GUESS_BYTES, REPLACED_KNOWN_S, ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key
@@ -311,6 +311,31 @@ class TestDamage:
         for call in (lambda: reader.head(other), lambda: reader.payload(ref)):
             with pytest.raises(Corrupt, match="contains chunk"):
                 call()
+
+    def test_another_chunk_is_read_twice_and_known_for_a_second(
+        self,
+        reader: ChunkReader,
+        store: CountingStore,
+        packed: Packed,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        now = 100.0
+        monkeypatch.setattr("chunkstore.chunk_reader.time.monotonic", lambda: now)
+        ref, file = packed.chunks[0].ref, packed.extents()[b"small"]
+        other = pack({b"x": bytes(2000)})
+        sound = bytes(store.get(key_of(packed)))
+        counted = CountingStore(MemoryObjectStore())
+        other.store_in(counted)
+        change(store, packed, bytes(counted.get(key_of(other))))
+        with pytest.raises(Corrupt, match="contains chunk"):
+            reader.payload(ref)
+        assert len(store.calls) == 2
+        with pytest.raises(Corrupt, match="contains chunk"):
+            reader.read(file, 0, file.length)
+        assert len(store.calls) == 2
+        change(store, packed, sound)
+        now += REPLACED_KNOWN_S
+        assert reader.read(file, 0, file.length) == FILES[b"small"]
 
     @pytest.mark.parametrize(
         "dataset",

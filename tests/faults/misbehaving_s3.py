@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tests.services.faulty_http import Asked, Fault, Reply
@@ -107,6 +107,26 @@ def put_changed(change: Callable[[bytes], bytes], kind: str) -> Fault:
         if asked.method == "PUT" and kind in asked.path
         else asked
     )
+
+
+def swapped(others: Mapping[str, str], times: int | None = None, *, obeys: bool = False) -> Fault:
+    """GETs of these keys are answered with the bytes of another object, ranges too: a confused
+    cache. `times`: for each key, only that many of its first GETs. `obeys`: the cache passes on
+    what is asked for with `no-cache`."""
+    left = dict.fromkeys(others, times)
+
+    def fault(asked: Asked, server: Server) -> Reply:
+        place, _, query = asked.path.partition("?")
+        key = next((key for key in others if place.endswith(f"/{key}")), None)
+        passed_on = obeys and asked.headers.get("cache-control") == "no-cache"
+        if asked.method != "GET" or key is None or left[key] == 0 or passed_on:
+            return server(asked)
+        before = left[key]
+        left[key] = None if before is None else before - 1
+        other = f"{place.removesuffix(key)}{others[key]}"
+        return server(replace(asked, path=f"{other}?{query}" if query else other))
+
+    return fault
 
 
 def _key(entry: bytes) -> str:

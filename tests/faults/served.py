@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from chunkstore.object_keys import chunk_key
+from chunkstore.stores.cloud import CloudStore
 from chunkstore.stores.local_directory import LocalDirectory
+from chunkstore.stores.object_store import ObjectStore
 from dieselfs.client import Client
 from dieselfs.fuse.mounts.mount_table import entry_at
 from metadata.kv.lmdb_file import LmdbFileStore
@@ -41,6 +43,10 @@ class Place:
         return LocalDirectory(self.folder / "store")
 
     @property
+    def store(self) -> ObjectStore:
+        return self.objects
+
+    @property
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
@@ -58,7 +64,7 @@ class Place:
         index = LmdbFileStore(self.folder / "index")
         client = Client.connect(
             NAME,
-            store=self.objects,
+            store=self.store,
             index=index,
             create=True,
             snapshot_folder=self.folder / "snapshots",
@@ -114,6 +120,21 @@ class Place:
         assert done.returncode == 0, done.stderr
         record = json.loads(done.stdout)
         return Served(mountpoint, record["pid"], Path(record["log"]))
+
+
+@dataclass(frozen=True)
+class CloudPlace(Place):
+    """A place whose store has a URL, which `store` opens in this process."""
+
+    url: str
+
+    @property
+    def store(self) -> ObjectStore:
+        return CloudStore(self.url)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "DIESELFS_STORE": self.url}
 
 
 @dataclass(frozen=True)

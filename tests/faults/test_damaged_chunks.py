@@ -15,6 +15,7 @@ import pytest
 
 from chunkstore.chunk_format import BLOCK_BYTES, PREAMBLE_BYTES, decode_head, encode_head
 from metadata.snapshot import Snapshot
+from tests.eventually import eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.served import Place, Served, errno_of, paths_in_chunk
 
@@ -96,10 +97,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def check(
-    bench: Bench, chunk: Chunk, measured: Measured, damage: Callable[[Path], None], hit: set[str]
+    bench: Bench,
+    chunk: Chunk,
+    measured: Measured,
+    damage: Callable[[Path], None],
+    hit: set[str],
+    known_for_a_while: bool = False,
 ) -> None:
     """Damage the object: exactly the files `hit` fail, the log says why; then put it back: all are
-    read again."""
+    read again, `known_for_a_while` by the case's bound."""
     kept = chunk.file.with_name("kept")
     shutil.copy(chunk.file, kept)
     said = len(bench.mount.log)
@@ -117,6 +123,9 @@ def check(
     assert sizes == {path: len(FILES[path]) for path in chunk.paths}
     assert chunk.id in bench.mount.log[said:]
     os.replace(kept, chunk.file)
+    if known_for_a_while:
+        with measured.felt():
+            eventually(lambda: errno_of(bench.mount.path / chunk.paths[0]) is None, "bytes")
     for path in chunk.paths:
         with measured.felt():
             assert (bench.mount.path / path).read_bytes() == FILES[path]
@@ -271,7 +280,8 @@ def test_missing(bench: Bench, measured: Measured) -> None:
 def test_another_chunk(bench: Bench, measured: Measured) -> None:
     chunk, other = bench.chunk(), bench.chunk()
     data = other.file.read_bytes()
-    check(bench, chunk, measured, lambda file: replace(file, data), set(chunk.paths))
+    hit = set(chunk.paths)
+    check(bench, chunk, measured, lambda file: replace(file, data), hit, known_for_a_while=True)
 
 
 @fault_case(

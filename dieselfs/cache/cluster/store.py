@@ -79,10 +79,11 @@ class CacheClusterStore(ReadWrapper):
         """
         id = chunk_of_key(self._dataset.name, key)
         if id is None or id in self._damaged:
-            return False
+            return super().forget(key)
         if len(self._damaged) >= _REMEMBERED:
             self._damaged = set()
         self._damaged.add(id)
+        super().forget(key)
         return True
 
     def _read(self, read: Read) -> Buffer:

@@ -25,6 +25,7 @@ from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.retrying import RetryingStore
 from tests.chunkstore.packed import DATASET, Packed
 from tests.contracts.object_store_contract import KEY, keys
+from tests.faults.misbehaving_s3 import swapped
 from tests.services.faulty_http import Asked, Fault, FaultyProxy, Reply
 from tests.services.s3_server import SECRET_KEY, request_raw
 
@@ -329,3 +330,24 @@ def test_a_page_served_once_in_place_of_a_chunk_is_not_believed(
     s3_proxy.fault = page
     with pytest.raises(Corrupt):
         reader.payload(chunk)
+
+
+def test_an_object_is_read_past_caches_after_damage(store: CloudStore, s3_proxy: FaultyProxy) -> None:  # fmt: skip
+    store.get(KEY)
+    assert store.forget(KEY)
+    store.get(KEY)
+    store.create("another", [DATA])
+    s3_proxy.fails(None)
+    store.get(KEY)
+    store.get("another")
+    found = [asked.headers.get("cache-control") for asked in s3_proxy.asked]
+    assert found == ["no-cache", None]
+
+
+def test_an_answer_that_the_object_ends_before_is_no_outage(store: CloudStore, s3_proxy: FaultyProxy) -> None:  # fmt: skip
+    """A cache that has a shorter object under the key answers so; the size is another request."""
+    store.create("short", [b"x"])
+    assert store.get_range(KEY, len(DATA), 10) == b""
+    s3_proxy.fault = swapped({KEY: "short"})
+    with pytest.raises(Corrupt, match="ends before"):
+        RetryingStore(store).get_range(KEY, 5, 10)
