@@ -1,9 +1,9 @@
 """A file that is read through a memory map: whether it was changed since it was opened.
 
 A change of its bytes or its length through the file system gives the file new times, which one
-`fstat` shows. The C extension `metadata._mapped_file` asks once in a tick of the kernel's clock (1 to
-10 ms), which is the grain of most file systems' times too, and else takes 0.05 µs. It turns the
-SIGBUS of a truncated map into zeros. Where it is not built, Python asks in 1 µs each time, and
+`fstat` shows. The C extension `metadata._mapped_file` asks once in a tick of the kernel's clock
+(1 to 10 ms), which is the grain of most file systems' times too, and else takes 0.05 µs. It turns
+the SIGBUS of a truncated map into zeros. Where it is not built, Python asks in 1 µs each time, and
 SIGBUS ends the process.
 """
 
