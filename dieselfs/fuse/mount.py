@@ -53,6 +53,7 @@ from dieselfs.fuse.pages.page_statistics import (
 from dieselfs.fuse.requests.file_reader import CachedSource, FileReader, PayerOf
 from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.requests.read_failures import path_of_file
+from dieselfs.fuse.supervision.descriptor_room import require_descriptors
 from dieselfs.fuse.supervision.shutdown import Shutdown
 from dieselfs.fuse.supervision.supervisor import Handed, Role
 from dieselfs.prefetch.preload import Preload
@@ -65,6 +66,8 @@ log = logging.getLogger(__name__)
 
 GRACE_S: Final = 2.5
 """The time for requests in flight when the mount is stopped."""
+_DESCRIPTORS: Final = 40
+"""The descriptors that a server opens for its front and behind it, with some for store calls."""
 _MADE_TIMEOUT_S: Final = 60.0
 _STOPPED: Final = "stopped by a signal"
 _UNMOUNTED: Final = "unmounted"
@@ -123,6 +126,8 @@ def run_mount(
     """
     if handed.role is Role.FIRST:
         check_mountable(options.mountpoint, options.nonempty)
+    if handed.role is Role.REFRESH:
+        require_descriptors(_DESCRIPTORS)  # afterwards it would fail when it is shown already
     if options.shuffle is not None:
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
@@ -223,6 +228,8 @@ class _Server:
             on_end=lambda: self._ends.put(_UNMOUNTED),
         )
         self._has_front.set()
+        if self._handed.role is Role.REFRESH:  # paths lead to it: another server must follow it
+            self._handed.keep(self._state(), **front.descriptors)
         self._pages.start(front, self._is_order_known, self._note_miss)
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
         preload = self._begin()

@@ -5,6 +5,7 @@ They fill along known orders (`mount_plans`), and for misses without one (`miss_
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,8 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:
     from dieselfs.fuse.fronts.made_front import MadeFront
     from dieselfs.fuse.supervision.shutdown import Shutdown
+
+log = logging.getLogger(__name__)
 
 _END_TIMEOUT_S: Final = 0.5
 
@@ -53,9 +56,14 @@ class PageCache:
         """
         self._front, self._note_miss = front, note_miss
         self._helper = PageHelper(self._mountpoint, self.own_threads, front.readahead_bytes)
+        try:
+            events = CloseEvents(self._mountpoint)
+        except OSError as error:  # no reason to end: the mount serves without prefill
+            log.warning("misses fill no page cache: %s; raise fs.inotify.max_user_instances", error)
+            return
         prefill = MissPrefill(
             self.make_filler(),
-            CloseEvents(self._mountpoint),
+            events,
             self._snapshot,
             self._limit_bytes,
             own_pids=self.own_threads,
@@ -86,10 +94,12 @@ class PageCache:
             self._note_miss(inode)
 
     def stop(self) -> None:
-        """Fill no more for misses: paths lead to another mount from now on."""
+        """Fill no more for misses, and end the helper: paths lead to another mount from now on."""
         prefill, self._prefill = self._prefill, None
         if prefill is not None:
             prefill.close(_END_TIMEOUT_S)
+        if self._helper is not None:
+            self._helper.close(_END_TIMEOUT_S)
 
     def statistics(self) -> MissPrefillStatistics:
         """Return the counters of prefill for misses; zeros if there is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ CLIENTS = 300 if LONG else 27
 COUNT = 120
 FILES = {name_of(number): content_of(number) for number in range(COUNT)}
 AMOUNTS = (1, 100, 3_000)
+MONOTONIC_COARSE = 6
+"""The clock of `metadata._mapped_file`, which `time` does not name."""
 BOUND_S = 20.0
 
 
@@ -61,6 +64,17 @@ class Bench:
                 file.write(rng.randbytes(1))
             file.seek(places[0])
             file.write(bytes([self.whole[places[0]] ^ 1 << rng.randrange(8)]))
+        wait_for_the_next_tick()
+
+    def truncate(self, length: int) -> None:
+        os.truncate(self.file, length)
+        wait_for_the_next_tick()
+
+
+def wait_for_the_next_tick() -> None:
+    """Wait until who has the file open asks for changes again."""
+    now = time.clock_gettime_ns(MONOTONIC_COARSE)
+    eventually(lambda: time.clock_gettime_ns(MONOTONIC_COARSE) > now, "the next tick")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +161,7 @@ def test_truncated(bench: Bench, measured: Measured, tmp_path: Path) -> None:
     for length in lengths:
         check_mount(
             *(bench, measured, tmp_path / f"mnt{length}"),
-            lambda mount, length=length: os.truncate(bench.file, length),
+            lambda mount, length=length: bench.truncate(length),
             *("--front", "fuse"),
         )
     measured.note(f"{len(lengths)} lengths: EIO, no signal")
@@ -218,7 +232,7 @@ def test_client(
                     assert list(map(client.samples.read, inodes)) == list(FILES.values())
                 assert client.get(name_of(0)) == content_of(0)
                 if number % 9 == 8:
-                    os.truncate(bench.file, rng.randrange(len(bench.whole)))
+                    bench.truncate(rng.randrange(len(bench.whole)))
                 else:
                     bench.change(number, AMOUNTS[number % len(AMOUNTS)], rng)
                 with measured.felt():

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,6 +74,7 @@ def serve(context: CommandContext, request: MountRequest, choose: Callable[[], P
 def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> int:
     """Run one server, in a process of its own, and return its exit code."""
     from dieselfs.cli.rendering.exit_codes import explain, report
+    from dieselfs.fuse.supervision.supervisor import Role
 
     try:
         _run_server(context, request, handed)
@@ -81,6 +82,11 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
         log.debug("the server ends", exc_info=True)
         failure = explain(error)
         report(failure, as_json=context.output.json)
+        if handed.role is Role.REFRESH and not handed.has_kept:
+            # The caller of the refresh reads it in `refresh.json`.
+            with suppress(OSError):
+                handed.refused(str(failure))
+            return 0
         return failure.code
     return 0
 

@@ -37,6 +37,7 @@ from dieselfs.errors import MountError
 from dieselfs.fuse.mounts.daemon_names import SUPERVISOR, announced, process_state
 from dieselfs.fuse.mounts.mount_table import entries_of_device
 from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.supervision.descriptor_room import require_descriptors
 from dieselfs.fuse.supervision.readiness import announce_ready
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ _END_S: Final = 6.0
 """The time after which a server is killed; `fuse.supervision.shutdown` bounds its own end."""
 _CHECK_TIMEOUT_S: Final = 60.0
 _KILLED_S: Final = 2.0
+_SPARE_DESCRIPTORS: Final = 8
+"""The descriptors that a refresh leaves free: a server that dies later is still replaced."""
 _CHECK_INTERVAL_S: Final = 0.5
 """The time between two checks of processes that may hang at their end."""
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -104,6 +107,8 @@ class Handed:
     """
     refreshes: dict[str, Any]
     """The content of `refresh.json`."""
+    has_kept: bool = False
+    """The supervisor can start another server of this mount."""
 
     def keep(self, state: Mapping[str, Any], **descriptors: Sequence[int]) -> None:
         """Have the supervisor keep these for the next server.
@@ -113,6 +118,7 @@ class Handed:
         counts = {name: len(kept) for name, kept in descriptors.items()}
         flat = [fd for kept in descriptors.values() for fd in kept]
         self.channel.send({"keep": counts, "state": dict(state)}, flat)
+        self.has_kept = True
 
     def is_ready(self) -> None:
         """Tell the supervisor that the mount answers."""
@@ -187,6 +193,10 @@ class _Mount:
     """No server is started for it any more."""
     name: socket.socket | None = None
     """The name by which this process is found if the mount does not answer."""
+    replaces_current: bool = False
+    """It is of a refresh that has not ended."""
+    waits_for_server: bool = False
+    """No server could be started for it, so the next check tries again."""
 
     @property
     def is_settled(self) -> bool:
@@ -329,7 +339,8 @@ class Supervisor:
     ) -> None:
         if "keep" in message:
             self._store_state(mount, message, descriptors)
-        elif "refused" in message:
+        elif "refused" in message and not process.is_ready:
+            mount.replaces_current = False
             self._note_refresh(message["refused"])
         elif "ready" in message:
             self._note_ready(mount, process)
@@ -352,7 +363,8 @@ class Supervisor:
         process.is_ready = True
         if process.role is Role.FIRST:
             announce_ready()
-        elif process.role is Role.REFRESH:
+        elif mount.replaces_current:
+            mount.replaces_current = False
             if self._current is not None and self._current.process is not None:
                 _send(self._current.process, {"superseded": True})
             self._current = mount
@@ -363,6 +375,7 @@ class Supervisor:
     # Processes
 
     def _start(self, mount: _Mount, role: Role) -> None:
+        """Start a server. Raises `OSError` if descriptors, processes or memory are used up."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         source = self._current if role is Role.REFRESH and self._current is not None else mount
         handed = Handed(
@@ -372,11 +385,16 @@ class Supervisor:
             source.state,
             self._refreshes,
         )
-        with _blocked_signals():
-            pid = os.fork()
-            if not pid:
-                self._be_server(handed, ours)
-        theirs.close()
+        try:
+            with _blocked_signals():
+                pid = os.fork()
+                if not pid:
+                    self._be_server(handed, ours)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         mount.process = _Process(pid, Channel(ours), role, time.monotonic())
 
     def _be_server(self, handed: Handed, ours: socket.socket) -> NoReturn:
@@ -430,7 +448,9 @@ class Supervisor:
                     "the server %d hangs during its shutdown; another one takes over", process.pid
                 )
                 mount.retiring.append(process)
-                self._start(mount, Role.RESUME)
+                self._start_again(mount)
+            elif mount.waits_for_server and not self._deadline:
+                self._start_again(mount)
 
     def _handle_last_messages(self, mount: _Mount, process: _Process) -> None:
         """Handle the messages that an ended process sent and that were not read yet."""
@@ -455,7 +475,7 @@ class Supervisor:
             self._forget(mount)
             if status < 0:
                 mount.detach()
-        elif not process.is_ready and process.role in (Role.FIRST, Role.REFRESH):
+        elif not process.is_ready and _ends_with(process, mount):
             if process.role is Role.REFRESH:
                 self._note_refresh(f"the new server {how}; see the mount's log")
             else:
@@ -478,12 +498,25 @@ class Supervisor:
             self._status = 1
             self._forget(mount)
         else:
+            self._start_again(mount)
+
+    def _start_again(self, mount: _Mount) -> None:
+        """Start a server that takes the connection over; a later check retries if none starts."""
+        try:
             self._start(mount, Role.RESUME)
+        except OSError as error:
+            mount.process = None
+            if not mount.waits_for_server:
+                log.error("no server can be started, and readers wait for one: %s", error)
+        mount.waits_for_server = mount.process is None
 
     def _forget(self, mount: _Mount) -> None:
         """Forget a mount that has ended; an earlier server may be about to end."""
         mount.close()
         mount.is_over = True
+        if mount.replaces_current:
+            mount.replaces_current = False
+            self._note_refresh("the new mount has ended; see the mount's log")
         if mount is self._current:
             self._current = None
         if not mount.retiring:
@@ -506,9 +539,15 @@ class Supervisor:
             return
         self._refreshes = {**self._refreshes, "running": True, "error": None}
         self._send_refreshes()
-        mount = _Mount()
-        self._mounts.append(mount)
-        self._start(mount, Role.REFRESH)
+        mount = _Mount(replaces_current=True)
+        try:
+            require_descriptors(_kept_count(self._current) + _SPARE_DESCRIPTORS)
+            self._start(mount, Role.REFRESH)
+        except OSError as error:
+            log.error("the mount is not refreshed: its supervisor cannot start a server: %s", error)
+            self._note_refresh(f"its supervisor cannot start a server: {error}")
+        else:
+            self._mounts.append(mount)
 
     def _note_refresh(self, error: str | None) -> None:
         if not self._refreshes["running"]:
@@ -613,6 +652,18 @@ def _blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _ends_with(process: _Process, mount: _Mount) -> bool:
+    """Return True if the mount of a server that died before it was ready ends with it.
+
+    No path leads to it yet, or nobody knows of it.
+    """
+    return process.role is Role.FIRST or (process.role is Role.REFRESH and not mount.kept)
+
+
+def _kept_count(mount: _Mount) -> int:
+    return sum(map(len, mount.kept.values()))
+
+
 def _send(process: _Process, message: Mapping[str, Any]) -> None:
     try:
         process.channel.send(message)
@@ -621,5 +672,8 @@ def _send(process: _Process, message: Mapping[str, Any]) -> None:
 
 
 def _has_no_main_thread(pid: int) -> bool:
-    """Return True if a child that is not reaped yet is a zombie: all of it, or its main thread."""
+    """Return True if a child that is not reaped yet is a zombie: all of it, or its main thread.
+
+    False if this process can open no file.
+    """
     return process_state(pid) == "Z"

@@ -1,5 +1,10 @@
-"""A supervisor of servers that serve nothing: what it does when one hangs at its end."""
+"""A supervisor of servers that serve nothing: one hangs at its end, one dies in a refresh, one
+cannot be replaced at once."""
 
+import json
+import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +57,73 @@ def test_a_server_that_hangs_at_its_end_is_replaced(tmp_path: Path) -> None:
         _, errors = supervisor.communicate(timeout=TIMEOUT_S)
         assert supervisor.returncode == 0
     assert "hangs during its shutdown" in errors
+
+
+DYING = """
+import json, os, sys
+from pathlib import Path
+from dieselfs.fuse.supervision.supervisor import Handed, Role, Supervisor
+
+folder = Path(sys.argv[1])
+
+def serve(handed: Handed) -> int:
+    if handed.role is Role.REFRESH:
+        handed.keep({"front": "new"}, fuse=[0])  # as after its mount is shown
+        return 3
+    if handed.role is Role.FIRST:
+        handed.keep({"front": "old"}, fuse=[0])
+    handed.is_ready()
+    (folder / f"{handed.state.get('front', 'first')}").write_text(str(os.getpid()))
+    while (received := handed.channel.receive()) is not None:
+        message, _ = received
+        with open(folder / "told", "a") as told:
+            told.write(json.dumps(message) + chr(10))
+    return 1
+
+sys.exit(Supervisor(serve, [sys.executable]).run())
+"""
+
+
+def test_a_refresh_whose_server_dies_after_it_was_shown_has_another_server(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DYING, tmp_path]) as supervisor:
+        try:
+            eventually((tmp_path / "first").exists, "the first server")
+            supervisor.send_signal(signal.SIGUSR1)
+            eventually((tmp_path / "new").exists, "another server of the new mount")
+            told = eventually(lambda: said(tmp_path, "superseded"), "the older server is told")
+            assert told[-1]["superseded"]
+            [ended] = eventually(lambda: said(tmp_path, "refreshes", running=False), "its end")[:1]
+            assert ended["refreshes"] == {"attempts": 1, "running": False, "error": None}
+        finally:
+            supervisor.terminate()
+
+
+def test_a_supervisor_that_cannot_start_a_server_tries_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DYING, tmp_path]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervisor:
+        try:
+            eventually((tmp_path / "first").exists, "the first server")
+            soft, hard = resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE)
+            used = max(map(int, os.listdir(f"/proc/{supervisor.pid}/fd"))) + 1
+            resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (used, hard))
+            os.kill(int((tmp_path / "first").read_text()), signal.SIGKILL)
+            assert supervisor.stderr is not None
+            eventually(lambda: "no server can be started" in supervisor.stderr.readline())
+            assert supervisor.poll() is None
+            resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (soft, hard))
+            eventually((tmp_path / "old").exists, "another server")
+        finally:
+            supervisor.terminate()
+
+
+def said(
+    folder: Path, name: str, running: bool | None = None
+) -> list[dict[str, dict[str, object]]]:
+    """Return the messages of this name to the servers."""
+    if not (folder / "told").exists():
+        return []
+    lines = (folder / "told").read_text().splitlines()
+    messages = [message for line in lines if name in (message := json.loads(line))]
+    if running is None:
+        return messages
+    return [message for message in messages if message[name]["running"] is running]
