@@ -224,7 +224,7 @@ def test_damaged_or_out(place: Place, mount: Served, measured: Measured) -> None
     data[-1] ^= 1
     newest.write_bytes(data)
     with read_meanwhile(mount):
-        for mode, complaint in (("ok", "hash"), ("out", "connection refused")):
+        for mode, complaint in (("ok", "damaged"), ("out", "connection refused")):
             set_mode(place.folder, mode)
             with measured.felt():
                 said = refresh(place, mount)
