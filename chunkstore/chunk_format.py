@@ -263,14 +263,9 @@ def decode_preamble(data: Buffer) -> Preamble:
         raise Corrupt(f"a chunk has at least {PREAMBLE_BYTES} bytes, got {len(data)}")
     body = bytes(data[: _PREAMBLE.size])
     magic, version, _, header_bytes, chunk_id, payload_bytes, header_hash = _PREAMBLE.unpack(body)
-    if magic != MAGIC:
-        raise Corrupt(f"the object is not a chunk: it starts with {magic!r}")
-    if xxhash.xxh3_64_digest(body) != bytes(data[_PREAMBLE.size : PREAMBLE_BYTES]):
-        raise Corrupt("the checksum of the chunk's preamble is wrong")
-    if not FORMAT_VERSION <= version <= LINK_FORMAT_VERSION:
-        raise Corrupt(
-            f"chunk format {version}; this release reads {FORMAT_VERSION} and {LINK_FORMAT_VERSION}"
-        )
+    _check_magic(magic)
+    _verify_preamble(body, data[_PREAMBLE.size : PREAMBLE_BYTES])
+    _check_version(version)
     if header_bytes > MAX_HEADER_BYTES:
         raise Corrupt(
             f"chunk header of {header_bytes} bytes is over the limit of {MAX_HEADER_BYTES}"
@@ -282,6 +277,23 @@ def decode_preamble(data: Buffer) -> Preamble:
     return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash, version)
 
 
+def _check_magic(magic: bytes) -> None:
+    if magic != MAGIC:
+        raise Corrupt(f"the object is not a chunk: it starts with {magic!r}")
+
+
+def _verify_preamble(body: bytes, digest: Buffer) -> None:
+    if xxhash.xxh3_64_digest(body) != bytes(digest):
+        raise Corrupt("the checksum of the chunk's preamble is wrong")
+
+
+def _check_version(version: int) -> None:
+    if not FORMAT_VERSION <= version <= LINK_FORMAT_VERSION:
+        raise Corrupt(
+            f"chunk format {version}; this release reads {FORMAT_VERSION} and {LINK_FORMAT_VERSION}"
+        )
+
+
 def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
     """Decode preamble and header from the first bytes of a chunk; the columns are views of `data`.
 
@@ -289,13 +301,11 @@ def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
     one. Raises `Corrupt`.
     """
     preamble = decode_preamble(data)
-    if expected is not None and preamble.chunk_id != expected:
-        raise Corrupt(f"the object of chunk {expected} contains chunk {preamble.chunk_id}")
+    _check_id(preamble.chunk_id, expected)
     header = memoryview(data)[PREAMBLE_BYTES : preamble.head_bytes]
     if len(header) != preamble.header_bytes:
         raise Corrupt(f"chunk {preamble.chunk_id} ends inside its header")
-    if xxhash.xxh3_64_intdigest(header) != preamble.header_hash:
-        raise Corrupt(f"the checksum of the header of chunk {preamble.chunk_id} is wrong")
+    _verify_header(header, preamble)
     try:
         dataset, entries = _decode_header(header)
         _check_entries(entries, preamble)
@@ -304,6 +314,16 @@ def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
     return ChunkHead(
         preamble.chunk_id, dataset, preamble.payload_bytes, entries, preamble.head_bytes
     )
+
+
+def _check_id(found: ChunkId, expected: ChunkId | None) -> None:
+    if expected is not None and found != expected:
+        raise Corrupt(f"the object of chunk {expected} contains chunk {found}")
+
+
+def _verify_header(header: memoryview, preamble: Preamble) -> None:
+    if xxhash.xxh3_64_intdigest(header) != preamble.header_hash:
+        raise Corrupt(f"the checksum of the header of chunk {preamble.chunk_id} is wrong")
 
 
 def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:

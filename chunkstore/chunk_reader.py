@@ -162,8 +162,7 @@ class ChunkReader:
         that are expected of it. Takes about 0.25 µs a file and 0.1 ms a MiB.
         """
         head = self._checked(decode_head(data, chunk.id))
-        if (head.head_bytes, head.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
-            raise Corrupt(f"the lengths of chunk {chunk.id} differ from its dataset's metadata")
+        _check_lengths(head, chunk)
         payload = data[head.head_bytes :]
         if len(payload) != head.payload_bytes:
             raise Corrupt(
@@ -257,8 +256,7 @@ class ChunkReader:
             parts = [partial(get_range, at, min(MAX_WHOLE_BYTES, end - at)) for at in starts]
             turned = [in_this_turn(part) for part in parts]
             data = b"".join(self._threads.run_all(turned, _RANGES_AT_ONCE))
-        if len(data) != length:
-            raise Corrupt(f"chunk {chunk.id} ends inside a file")
+        _check_range(data, chunk, length)
         return data
 
     def block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
@@ -301,9 +299,23 @@ class _AnotherChunk(Corrupt):
 
 def _preamble_of(chunk: ChunkId, data: memoryview) -> Preamble:
     preamble = decode_preamble(data)
+    _check_id(preamble, chunk)
+    return preamble
+
+
+def _check_id(preamble: Preamble, chunk: ChunkId) -> None:
     if preamble.chunk_id != chunk:
         raise _AnotherChunk(f"the object of chunk {chunk} contains chunk {preamble.chunk_id}")
-    return preamble
+
+
+def _check_lengths(head: ChunkHead, chunk: ChunkRef) -> None:
+    if (head.head_bytes, head.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
+        raise Corrupt(f"the lengths of chunk {chunk.id} differ from its dataset's metadata")
+
+
+def _check_range(data: Buffer, chunk: ChunkRef, length: int) -> None:
+    if len(data) != length:
+        raise Corrupt(f"chunk {chunk.id} ends inside a file")
 
 
 def verified_file(data: memoryview, file: FileExtent) -> memoryview:

@@ -60,11 +60,7 @@ def apply_commit(
     before = read_totals(index, dataset_id)
     if before.generation > commit.generation:  # another process is beyond this commit
         applied = read_state(index, dataset_id, keys.APPLIED)
-        if applied.generation < before.generation - 1:
-            raise RecordsLost(
-                "the index lost its record of the commits applied up to generation "
-                f"{before.generation - 1}: rebuild it with `dlcmd recover`"
-            )
+        _check_applied(applied, before)
         return applied
     if before.generation < commit.generation - 1:
         raise RecordsLost(
@@ -94,6 +90,14 @@ def apply_commit(
         index.put([*phases, finish])
     _take_back(index, dataset_id, commit, heads, put_entries)
     return state
+
+
+def _check_applied(applied: DatasetState, totals: DatasetState) -> None:
+    if applied.generation < totals.generation - 1:
+        raise RecordsLost(
+            "the index lost its record of the commits applied up to generation "
+            f"{totals.generation - 1}: rebuild it with `dlcmd recover`"
+        )
 
 
 def _deletes(head: ChunkHead) -> bool:

@@ -133,9 +133,13 @@ def indexed_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
 
 
 def _dataset_id(name: bytes, value: bytes) -> bytes:
+    _verify_name(name, value)
+    return value[_STAMP.size : -8]
+
+
+def _verify_name(name: bytes, value: bytes) -> None:
     body = value[:-8]
     if len(body) != _STAMP.size + 16 or sealed(keys.DATASETS, name, body) != value:
         raise RecordCorrupt(
             f"the index record of dataset {name.decode(errors='replace')} is damaged"
         )
-    return body[_STAMP.size :]

@@ -106,10 +106,7 @@ def decode_entries(
 
     Raises `RecordCorrupt`, which names the first value that is not sound.
     """
-    digest, size = xxhash.xxh3_64_digest, ENTRY.itemsize
-    for field, value in zip(fields, values, strict=True):
-        if len(value) != ENTRY_BYTES or digest(key + field + value[:size]) != value[size:]:
-            raise RecordCorrupt(f"index record of {field!r} is damaged")
+    _verify_entries(key, fields, values)
     if not values:
         return np.zeros(0, ENTRY)
     padded = np.frombuffer(b"".join(values), np.dtype([("entry", ENTRY), ("check", "V8")]))
@@ -119,6 +116,13 @@ def decode_entries(
     if foreign.any():
         raise _foreign_version(int(entries["record_version"][foreign][0]))
     return entries
+
+
+def _verify_entries(key: bytes, fields: Sequence[bytes], values: Sequence[bytes]) -> None:
+    digest, size = xxhash.xxh3_64_digest, ENTRY.itemsize
+    for field, value in zip(fields, values, strict=True):
+        if len(value) != ENTRY_BYTES or digest(key + field + value[:size]) != value[size:]:
+            raise RecordCorrupt(f"index record of {field!r} is damaged")
 
 
 def _foreign_version(version: int) -> RecordCorrupt:
@@ -141,12 +145,18 @@ def is_sealed(name: bytes, value: bytes) -> bool:
 
 
 def _unseal(key: bytes, field: bytes, value: bytes) -> bytes:
-    body, check = value[:-_CHECK_BYTES], value[-_CHECK_BYTES:]
-    if len(body) <= STAMP_BYTES or xxhash.xxh3_64_digest(key + field + body) != check:
+    body = value[:-_CHECK_BYTES]
+    if len(body) <= STAMP_BYTES:
         raise RecordCorrupt(f"index record of {field!r} is damaged")
+    _verify_seal(key, field, value)
     if body[STAMP_BYTES] != RECORD_VERSION:
         raise _foreign_version(body[STAMP_BYTES])
     return body
+
+
+def _verify_seal(key: bytes, field: bytes, value: bytes) -> None:
+    if not is_sealed(key + field, value):
+        raise RecordCorrupt(f"index record of {field!r} is damaged")
 
 
 _CHUNK = struct.Struct(">QQ" + "BQqIQIIQ")

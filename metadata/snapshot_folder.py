@@ -52,4 +52,8 @@ def publish(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[str], Path]]]:
         try:
             yield file, finish
         finally:
-            Path(temporary).unlink(missing_ok=True)
+            _drop(Path(temporary))
+
+
+def _drop(unfinished: Path) -> None:
+    unfinished.unlink(missing_ok=True)

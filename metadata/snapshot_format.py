@@ -237,6 +237,14 @@ def blank_hashes(header: bytes) -> bytes:
     return before + bytes(_FILE_HASH_BYTES) + after + bytes(_HEADER_HASH_BYTES)
 
 
+def _check_length(declared: int, file_bytes: int) -> None:
+    if declared != file_bytes:
+        raise SnapshotRefused(
+            f"the snapshot has {file_bytes} bytes instead of {declared}: "
+            "it is truncated or overwritten"
+        )
+
+
 def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
     """Decode and check the header at the start of `data`, for a file of `file_bytes`.
 
@@ -268,11 +276,7 @@ def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
         raise SnapshotRefused(
             "the snapshot's header is damaged: its table of sections has the wrong length"
         )
-    if declared != file_bytes:
-        raise SnapshotRefused(
-            f"the snapshot has {file_bytes} bytes instead of {declared}: "
-            "it is truncated or overwritten"
-        )
+    _check_length(declared, file_bytes)
     table_end = _FIXED.size + section_count * _EXTENT.size
     extents = _EXTENT.iter_unpack(body[_FIXED.size : table_end])
     header = SnapshotHeader(

@@ -194,18 +194,21 @@ class RetryingStore:
 
     def _pause_after(self, failures: int, error: Unavailable, left_s: float) -> float:
         """Return the pause in seconds, or raise the error if the tries or the time are used up."""
-        tries = self._policy.tries
-        if tries is None and not self.has_answered:
-            tries = _TRIES_AT_FIRST
         with self._lock:
             pause_s = self._random.uniform(0, self._policy.longest_pause_after(failures))
-            if (tries is not None and failures >= tries) or pause_s >= left_s:
+            if self._gives_up(failures, pause_s, left_s):
                 self._given_up += 1
                 raise error
             self._retries += 1
         self._outage.failed(error, self._policy.operation_timeout_s)
         _log.debug("try %s failed, the next one follows in %.2f s: %s", failures, pause_s, error)
         return pause_s
+
+    def _gives_up(self, failures: int, pause_s: float, left_s: float) -> bool:
+        tries = self._policy.tries
+        if tries is None and not self.has_answered:
+            tries = _TRIES_AT_FIRST
+        return (tries is not None and failures >= tries) or pause_s >= left_s
 
     def _holds(self, key: str, parts: Iterable[Buffer]) -> bool:
         """Return whether the object is the concatenation of `parts`."""

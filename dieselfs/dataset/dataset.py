@@ -141,12 +141,7 @@ def open_dataset(
         )
         if known != ref:
             _register(index, ref, log.read(BIRTH_GENERATION).time_ns)
-        try:
-            dataset.catch_up()
-        except DatasetNotFound:
-            if not is_removed(store, name):
-                raise
-        else:
+        if _catches_up(dataset):
             return dataset
     if not create:
         raise DatasetNotFound(
@@ -154,6 +149,17 @@ def open_dataset(
         )
     remove_dataset(store, index, name)
     return open_dataset(store, index, name, create=True, packing=packing)
+
+
+def _catches_up(dataset: Dataset) -> bool:
+    """Apply the commits that the index lacks; return False if the dataset is being removed."""
+    try:
+        dataset.catch_up()
+    except DatasetNotFound:
+        if not is_removed(dataset.store, dataset.ref.name):
+            raise
+        return False
+    return True
 
 
 def _sweep(store: ObjectStore, ref: DatasetRef) -> None:

@@ -292,7 +292,7 @@ class _Worker:
             return False
         if status.st_ctime_ns >= self._surely_settled_ns:
             settle(fd, status, self._check_stopped)
-        if size >= _LARGE_BYTES:
+        if _is_large(size):
             path = os.path.join(batch.disk_directory, name)
             return self._pack_large(fd, target, same, path, status)
         data = os.pread(fd, size + 1, 0)
@@ -369,6 +369,11 @@ def _bad_mtime(disk_path: bytes) -> BadSource:
     return BadSource(
         f"{os.fsdecode(disk_path)} has a modification time before 1677 or after 2262: touch it"
     )
+
+
+def _is_large(size: int) -> bool:
+    """Return whether a file of this size is packed in parts."""
+    return size >= _LARGE_BYTES
 
 
 def _read_unsized(fd: int, data: bytes, size: int) -> bytes:

@@ -8,7 +8,7 @@ tests.faults.proof` takes out each check in turn and demands that its case fails
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,17 +27,35 @@ class FaultCase:
     bound_s: float
     """The longest that anybody may be kept waiting. For slow machines: what is measured is reported
     beside it."""
-    check: str | None
-    """`module:name=what`, see `taken_out/sitecustomize.py`. None: the promise rests on no single
-    check, `why` says on what."""
+    check: str | Mapping[str, str] | None
+    """`module:name=what`, see `taken_out/sitecustomize.py`; several are joined by ` + `, where each
+    of them finds the damage. A mapping has a check for each id of the test's parameters; a case
+    whose id it lacks is unproven. None: the promise rests on no single check, `why` says on what.
+    """
     why: str = ""
+
+    def check_of(self, parameters: str) -> str | None:
+        """Return the check of the case whose parameters have this id, or None."""
+        if isinstance(self.check, Mapping):
+            return self.check.get(parameters)
+        return self.check
 
 
 def fault_case(
-    fault: str, *, promise: str, bound_s: float, check: str | None = None, why: str = ""
+    fault: str,
+    *,
+    promise: str,
+    bound_s: float,
+    check: str | Mapping[str, str] | None = None,
+    why: str = "",
 ) -> Any:
-    """Mark a test as a case of the bench. One of `check` and `why` is given."""
-    assert (check is None) != (not why), "name the check, or say what else the promise rests on"
+    """Mark a test as a case of the bench.
+
+    One of `check` and `why` is given; with a mapping that lacks parameters, both may be.
+    """
+    assert isinstance(check, Mapping) or (check is None) != (not why), (
+        "name the check, or say what else the promise rests on"
+    )
     return pytest.mark.fault(FaultCase(fault, promise, bound_s, check, why))
 
 

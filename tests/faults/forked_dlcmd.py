@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,13 @@ class Running:
 
     def go_on(self) -> None:
         self._gate.send(b"g")
+
+    def release(self) -> None:
+        """Let a command that nobody has waited for go on, and wait for its end."""
+        if self._gate.fileno() >= 0:
+            with suppress(BrokenPipeError):
+                self.go_on()
+            self.end()
 
     def end(self) -> Ended:
         """When the last of its processes has ended."""

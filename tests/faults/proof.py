@@ -1,5 +1,5 @@
 """Takes out the check of each case of the fault bench in turn: `python -m tests.faults.proof [-k
-NAME]`. Ends with 1 if a case passes all the same.
+NAME]`. Ends with 1 if a case passes all the same, and says how many of all cases are proven.
 
 A case that does not notice that its check is gone proves nothing.
 """
@@ -25,18 +25,27 @@ class Collector:
     """A pytest plugin that only looks."""
 
     def __init__(self) -> None:
+        self.cases = 0
         self.checks: dict[str, str] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             marker = item.get_closest_marker("fault")
             if marker is not None:
+                self.cases += 1
                 case: FaultCase = marker.args[0]
-                if case.check is not None:
-                    self.checks[item.nodeid] = case.check
+                callspec = getattr(item, "callspec", None)  # of a test with parameters
+                check = case.check_of("" if callspec is None else callspec.id)
+                if check is not None:
+                    self.checks[item.nodeid] = check
 
 
-def exists(check: str) -> bool:
+def exists(checks: str) -> bool:
+    """Return whether there is each of the checks, which are joined by ` + `."""
+    return all(map(_exists, checks.split(" + ")))
+
+
+def _exists(check: str) -> bool:
     module, _, rest = check.partition(":")
     owner = importlib.import_module(module)
     for part in rest.partition("=")[0].split("."):
@@ -67,7 +76,7 @@ def main() -> int:
     pytest.main(
         ["--collect-only", "-q", "-n", "0", "-k", chosen.k, os.fspath(BENCH)], plugins=[collector]
     )
-    unnoticed = 0
+    noticed = 0
     for test, check in collector.checks.items():
         if not exists(check):
             verdict = "there is no such check"
@@ -75,9 +84,12 @@ def main() -> int:
             verdict = "fails with it as well"
         else:
             verdict = "noticed" if fails(test, check) else "NOT NOTICED"
-        unnoticed += verdict != "noticed"
+        noticed += verdict == "noticed"
         print(f"{verdict}: {test} without {check}", flush=True)
+    unnoticed = len(collector.checks) - noticed
     print(f"{len(collector.checks)} checks taken out, {unnoticed} not noticed")
+    share = noticed / max(collector.cases, 1)
+    print(f"proven: {noticed} of {collector.cases} cases, {share:.0%}")
     return 1 if unnoticed or not collector.checks else 0
 
 

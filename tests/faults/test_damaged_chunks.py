@@ -20,6 +20,9 @@ from tests.faults.case import Measured, fault_case
 from tests.faults.served import Place, Served, errno_of, paths_in_chunk
 
 BOUND_S = 10.0
+HEADER_HASH = "chunkstore.chunk_format:_verify_header=none"
+PREAMBLE_HASH = "chunkstore.chunk_format:_verify_preamble=none"
+DATASET = "chunkstore.chunk_reader:ChunkReader._checked=first"
 LARGE_BYTES = 300_000
 """More than a block: its blocks' hashes are in the header."""
 FILES = {
@@ -153,7 +156,8 @@ def replace(file: Path, data: bytes) -> None:
     "a chunk object cut off",
     promise="EIO for the files that lie behind the cut, the others are served",
     bound_s=BOUND_S,
-    why="lengths, and each file's hash: any one of them finds it",
+    check="chunkstore.chunk_reader:_check_range=none + chunkstore.chunk_reader:verified_file=first"
+    " + dieselfs.fuse.requests.file_reader:_require_all=none",
 )
 def test_truncated(bench: Bench, measured: Measured, length: str) -> None:
     chunk = bench.chunk()
@@ -201,10 +205,15 @@ def header_at(chunk: Chunk, region: str) -> int:
     "a bit flipped in a chunk's header",
     promise="files up to 256 KiB are served by what the snapshot says of them; EIO for larger ones, whose blocks' hashes are in the header",
     bound_s=BOUND_S,
-    why="the header's hash, and behind it the snapshot's hash of each file",
+    check={
+        **dict.fromkeys(set(HEADER_COLUMNS) - {"count"}, HEADER_HASH),
+        **dict.fromkeys(("dataset id", "name"), f"{HEADER_HASH} + {DATASET}"),
+        "kind": f"{HEADER_HASH} + chunkstore.chunk_format:_check_entries=none",
+    },
+    why="the header's hash; with another count, the columns do not fit together",
 )
 def test_flipped_in_the_header(bench: Bench, measured: Measured, region: str) -> None:
-    chunk = bench.chunk()
+    chunk = bench.chunk(has_large=True)
     check(bench, chunk, measured, flipped(header_at(chunk, region)), bench.large(chunk))
 
 
@@ -213,10 +222,18 @@ def test_flipped_in_the_header(bench: Bench, measured: Measured, region: str) ->
     "a bit flipped in a chunk's preamble",
     promise="as with a header",
     bound_s=BOUND_S,
-    why="the magic and the preamble's own hash",
+    check={
+        "0": f"{PREAMBLE_HASH} + chunkstore.chunk_format:_check_magic=none",
+        "8": f"{PREAMBLE_HASH} + chunkstore.chunk_format:_check_version=none",
+        "20": f"{PREAMBLE_HASH} + chunkstore.chunk_format:_check_id=none",
+        "33": PREAMBLE_HASH,
+        "41": f"{PREAMBLE_HASH} + {HEADER_HASH}",
+        "60": PREAMBLE_HASH,
+    },
+    why="the preamble's own hash; with another length, columns of the header do not fit together",
 )
 def test_flipped_in_the_preamble(bench: Bench, measured: Measured, at: int) -> None:
-    chunk = bench.chunk()
+    chunk = bench.chunk(has_large=True)
     check(bench, chunk, measured, flipped(at), bench.large(chunk))
 
 
@@ -251,7 +268,7 @@ def test_flipped_in_a_fetched_chunk(bench: Bench, measured: Measured) -> None:
     "a bit flipped in one block of a large file",
     promise="EIO for that file, the others are served",
     bound_s=BOUND_S,
-    why="the block's hash when the file is read alone, the file's when the chunk is read",
+    check="chunkstore.chunk_reader:verify_blocks=none",
 )
 def test_flipped_in_a_block(bench: Bench, measured: Measured, block: int) -> None:
     chunk = bench.chunk(has_large=True)
@@ -275,7 +292,7 @@ def test_missing(bench: Bench, measured: Measured) -> None:
     "a chunk object replaced by another chunk of the same dataset",
     promise="EIO for its files",
     bound_s=BOUND_S,
-    why="the id in the preamble, and each file's hash",
+    check="chunkstore.chunk_reader:verified_file=first",
 )
 def test_another_chunk(bench: Bench, measured: Measured) -> None:
     chunk, other = bench.chunk(), bench.chunk()
@@ -288,7 +305,7 @@ def test_another_chunk(bench: Bench, measured: Measured) -> None:
     "a chunk object replaced by one of another dataset that holds the very same files",
     promise="its files are served, since each is what the snapshot says; EIO for large ones, which the header must vouch for",
     bound_s=BOUND_S,
-    check="chunkstore.chunk_reader:ChunkReader._checked=first",
+    check=DATASET,
 )
 def test_a_chunk_of_another_dataset(bench: Bench, measured: Measured) -> None:
     chunk = bench.chunk()

@@ -107,7 +107,7 @@ def test_full_store(measured: Measured, tmp_path: Path) -> None:
     "the tmpfs of node memory full, others having filled it",
     promise="reads go past node memory; they use it again when there is room",
     bound_s=BOUND_S,
-    why="who finds no room says so, and a reader can do without",
+    check="dieselfs.cache.node.agreed_budget:AgreedBudget.note_full=none",
 )
 def test_full_node_memory(measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     memory = tmp_path / "shm"
@@ -136,7 +136,7 @@ def test_full_node_memory(measured: Measured, tmp_path: Path, monkeypatch: pytes
     "the disk of the folder of snapshots full while one is made, or pulled",
     promise="an error with the reason, no partial file; made when there is room",
     bound_s=BOUND_S,
-    why="a snapshot gets its name when it is whole",
+    check="metadata.snapshot_folder:_drop=none",
 )
 def test_full_snapshot_folder(measured: Measured, tmp_path: Path) -> None:
     place = Place(tmp_path / "place")

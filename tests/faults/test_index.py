@@ -103,6 +103,9 @@ RECORDS: dict[str, tuple[Callable[[Kept], tuple[bytes, bytes]], list[str]]] = {
     ),
     "the dataset's name": (lambda kept: (keys.DATASETS, b"d"), ["ls", "dl://d"]),
 }
+ENTRIES = "metadata.records:_verify_entries=none + metadata.complete_listing:is_sealed=true"
+COMPARED = "metadata.rebuild.compared_index:ComparedIndex._note=none"
+TOLD = "metadata.kv.lmdb_environment:LmdbEnvironment._unavailable=first"
 FOUND_BY_ITSELF = ("the dataset's name", "the totals")
 """Missing, they are put again by whoever opens the dataset, or by the next writer."""
 ONLY_FOUND_BY_FSCK = ("a file's entry", "a directory's entry")
@@ -121,7 +124,13 @@ def command_of(kept: Kept, arguments: list[str]) -> list[str]:
     "one bit of a record of the index is flipped: an entry of a file, of a directory, a chunk's record, the totals, the state, the name",
     promise="who reads it is refused and told of `dlcmd recover`, which puts it right; a mounted snapshot does not notice",
     bound_s=30,
-    why="every record has a checksum over its key, field and value",
+    check={
+        **dict.fromkeys(("a file's entry", "a directory's entry"), ENTRIES),
+        **dict.fromkeys(("a chunk's record", "the totals"), "metadata.records:_verify_seal=none"),
+        "the state applied": "metadata.records:_verify_seal=none"
+        " + metadata.complete_listing:is_sealed=true",
+        "the dataset's name": "metadata.dataset_state:_verify_name=none",
+    },
 )
 def test_a_flipped_bit(kept: Kept, record: str, measured: Measured) -> None:
     where, command = RECORDS[record]
@@ -149,7 +158,10 @@ def test_a_flipped_bit(kept: Kept, record: str, measured: Measured) -> None:
     "a record of the index is missing: an entry of a file, of a directory, a chunk's record, the state",
     promise="`dlcmd fsck` finds it, `dlcmd recover` puts it right; who needs the chunk or the state is told so",
     bound_s=30,
-    why="fsck compares the index with what the store says",
+    check={
+        **dict.fromkeys(("a file's entry", "a directory's entry", "a chunk's record"), COMPARED),
+        "the state applied": "metadata.application:_check_applied=none",
+    },
 )
 def test_a_missing_record(kept: Kept, record: str, measured: Measured) -> None:
     where, command = RECORDS[record]
@@ -201,7 +213,7 @@ def check_recovered(kept: Kept, record: str, measured: Measured) -> None:
     "a third of all records of the index is missing",
     promise="`dlcmd fsck` finds it, `dlcmd recover` puts it right",
     bound_s=30,
-    why="fsck compares the index with what the store says",
+    check=COMPARED,
 )
 def test_a_partly_lost_index(kept: Kept, measured: Measured) -> None:
     def lose(index: KeyValueStore) -> None:
@@ -223,7 +235,10 @@ def test_a_partly_lost_index(kept: Kept, measured: Measured) -> None:
     "the LMDB file is overwritten with garbage, cut to a page or to nothing; its lock file cannot be opened",
     promise="an error says what to do, and doing it brings the index back from the store; or the index is made anew at once",
     bound_s=30,
-    why="LMDB checks its first pages; records have checksums of their own",
+    check={
+        **dict.fromkeys(("garbage", "truncated", "lock is a folder"), TOLD),
+        "empty": "dieselfs.dataset.dataset:_catches_up=true",
+    },
 )
 def test_a_damaged_lmdb_file(kept: Kept, damage: str, measured: Measured) -> None:
     file, lock = kept.folder / "index/data.mdb", kept.folder / "index/lock.mdb"
@@ -283,7 +298,7 @@ def test_an_lmdb_file_cut_in_the_middle(kept: Kept, measured: Measured) -> None:
     "the folder of the LMDB file can only be read",
     promise="an error that says so; nothing else happens, and all is as before when it can be written again",
     bound_s=30,
-    why="LMDB locks readers in a file: without it nobody may read either",
+    check=TOLD,
 )
 def test_a_read_only_folder(kept: Kept, tmp_path: Path, measured: Measured) -> None:
     if os.geteuid():
@@ -312,7 +327,7 @@ def test_a_read_only_folder(kept: Kept, tmp_path: Path, measured: Measured) -> N
     "the disk below the LMDB file is full",
     promise="the put ends with an error that says so; what is committed is there when there is room; the same command finishes",
     bound_s=60,
-    why="a commit is durable before the index hears of it; LMDB writes a transaction whole or not at all",
+    check="metadata.kv.lmdb_environment:LmdbEnvironment._disk_is_full=false",
 )
 def test_a_full_disk(kept: Kept, tmp_path: Path, measured: Measured) -> None:
     if os.geteuid():

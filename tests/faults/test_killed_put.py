@@ -45,7 +45,7 @@ def every_point(undisturbed: Ended) -> list[KillPoint]:
     "`dlcmd put` or one of its packing processes is SIGKILLed at a call of store or index: before it, half-way, after it took effect",
     promise="no acknowledged file is lost, none is half visible; the same command finishes; the index is what recovery builds; a snapshot can be made",
     bound_s=30,
-    why="the order of things: chunk, commit, index; each whole or not at all",
+    check="dieselfs.dataset.dataset:_catches_up=true",
 )
 @pytest.mark.timeout(1800 if LONG else 300)
 @pytest.mark.parametrize("index", ["lmdb", "redis"])

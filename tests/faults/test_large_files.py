@@ -25,7 +25,7 @@ its exec too, so the parent must be small.
     "a sparse file of 1 GiB, which is put to a file:// store",
     promise="no process of the put has more than 700 MiB of memory, whatever the file's size",
     bound_s=60,
-    why="files from 64 MiB on are read and stored in parts of 4 MiB, gathered by bytes",
+    check="dieselfs.packing.worker:_is_large=false",
 )
 def test_a_large_file_goes_out_by_parts(measured: Measured) -> None:
     with folder_in_memory() as folder:

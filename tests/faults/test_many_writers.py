@@ -108,7 +108,7 @@ def current(dataset: Dataset) -> Mapping[bytes, tuple[int, bytes, int]]:
     "eight processes write one dataset, the same names and others; one of them is SIGKILLed",
     promise="of a name the put of the greatest commit stands, within a commit the later; nothing of the others is lost, nothing acknowledged of the killed one; the index is what recovery builds",
     bound_s=60,
-    why="the stamp of every record: the greater stays, whoever comes later",
+    check="metadata.commit_records:Holes.add=none",
 )
 def test_eight_writers(kind: str, request: pytest.FixtureRequest, measured: Measured) -> None:
     with folder_in_memory() as folder:
@@ -143,7 +143,7 @@ def test_eight_writers(kind: str, request: pytest.FixtureRequest, measured: Meas
     "the Redis of the index is SIGKILLed and comes back empty while eight processes write one dataset",
     promise="nothing is lost; who goes on puts the index right, at the latest `dlcmd recover` does",
     bound_s=90,
-    why="a commit is durable before the index hears of it; what is put again is decided by stamps",
+    check="dieselfs.dataset.publisher:Publisher._repair=none",
 )
 def test_eight_writers_of_an_index_that_is_lost(
     own_redis_server: RedisProcess, measured: Measured

@@ -99,7 +99,7 @@ def mountpoint(tmp_path: Path, environment: dict[str, str]) -> Iterator[Path]:
     "umask 0, everything with its defaults: put, mount, read",
     promise="folders with indexes, snapshots, sockets and cached chunks are 0700, their files their owner's",
     bound_s=60,
-    why="the modes that each folder is made with",
+    check="dieselfs.assembly:_make_private=none",
 )
 def test_folders_are_private(
     source: Path,

@@ -36,6 +36,7 @@ class Puts:
         self.folder = folder
         self.places = Places(f"file://{folder}/store", index)
         self.source = folder / "source"
+        self.started: list[Running] = []
         (folder / "store").mkdir()
         for path, data in FILES.items():
             file = self.source / os.fsdecode(path)
@@ -47,7 +48,8 @@ class Puts:
         return ["put", *flags, *more, f"{self.source}/", self.places.name]
 
     def start(self, *more: str, point: KillPoint | None = None) -> Running:
-        return start_dlcmd(self.folder, self.command(*more), point, 12_000)
+        self.started.append(start_dlcmd(self.folder, self.command(*more), point, 12_000))
+        return self.started[-1]
 
     def ended(self, *more: str) -> dict[str, object]:
         """What a put that succeeds reports."""
@@ -81,14 +83,17 @@ def puts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setenv("XDG_DATA_HOME", f"{folder}/data")
         redis = request.param == "redis"
         index = request.getfixturevalue("redis_url") if redis else f"lmdb://{folder}/index"
-        yield Puts(folder, index)
+        puts = Puts(folder, index)
+        yield puts
+        for running in puts.started:
+            running.release()
 
 
 @fault_case(
     "two equal `dlcmd put`s run at once",
     promise="the second one says so and waits; the store holds everything once",
     bound_s=30,
-    why="a lease in the store names what a put may change",
+    check="dieselfs.packing.put_turn:overlap=false",
 )
 def test_an_equal_put_waits(puts: Puts, measured: Measured) -> None:
     first = puts.start(point=KillPoint(True, 1, PAUSED, "create"))
@@ -125,7 +130,7 @@ def test_of_two_equal_puts_that_go_on_one_keeps_its_chunks(puts: Puts) -> None:
     "`dlcmd put` is SIGKILLed with chunks that no commit names, and the same command runs again",
     promise="the stored chunks are committed as they are, and nothing is stored twice",
     bound_s=30,
-    why="the lease of the killed put names the chunk ids that it drew",
+    check="chunkstore.put_leases:PutLease.drew=false",
 )
 @pytest.mark.parametrize("call", [1, 2])
 def test_what_a_killed_put_stored_is_used(puts: Puts, call: int, measured: Measured) -> None:

@@ -36,7 +36,7 @@ def before_phase(phase: int) -> KillPoint:
     "the Redis of the index is SIGKILLed between two phases of a commit and started again, with its append-only file",
     promise="the put waits and goes on; nothing is lost, the index is what recovery builds",
     bound_s=30,
-    why="whatever is sent again is decided by stamps",
+    check="metadata.kv.redis_server:RedisServerStore._retry=none",
 )
 def test_killed_and_back(
     put: RepeatedPut, own_redis_server: RedisProcess, measured: Measured
@@ -54,22 +54,19 @@ def test_killed_and_back(
     measured.note("the put resumed")
 
 
-def back_empty(check: str | None, why: str = "") -> Any:
+def back_empty(check: str) -> Any:
     return fault_case(
         "the Redis of the index is SIGKILLed before a phase of a commit and comes back empty",
         promise="the put fills it again from the store and goes on; the index is what recovery builds",
         bound_s=30,
         check=check,
-        why=why,
     )
 
 
 EMPTY_BEFORE = [
     pytest.param(1, marks=back_empty("metadata.kv.redis_replication:Replication._learn=none")),
     *(
-        pytest.param(
-            phase, marks=back_empty(None, "the server's history, and totals that are gone")
-        )
+        pytest.param(phase, marks=back_empty("dieselfs.dataset.publisher:Publisher._repair=none"))
         for phase in (2, 3, 4)
     ),
 ]
@@ -97,7 +94,7 @@ def test_back_empty(
     "the Redis of the index is SIGKILLed in the middle of a put and stays away",
     promise="the put ends with an error that says what to do; what it acknowledged is there when Redis is; the same command finishes",
     bound_s=30,
-    why="a commit is durable before the index hears of it",
+    check="dieselfs.dataset.dataset:_catches_up=true",
 )
 def test_gone_for_good(
     put: RepeatedPut, own_redis_server: RedisProcess, measured: Measured
@@ -149,7 +146,7 @@ def test_a_late_replica(
     "the Redis of the index has lost everything between two commands",
     promise="the next command fills it from the store",
     bound_s=30,
-    why="opening a dataset compares index and store",
+    check="dieselfs.dataset.dataset:_catches_up=true",
 )
 def test_empty_between_commands(
     put: RepeatedPut, own_redis_server: RedisProcess, tmp_path: Path, measured: Measured

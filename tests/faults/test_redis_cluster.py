@@ -45,7 +45,7 @@ def master_and_replica(
     "a master of a Redis Cluster of 3 + 3, the one with the dataset's state, is SIGKILLed between two phases of a commit",
     promise="the put waits for the fail-over and ends; nothing is lost, the index is what recovery builds",
     bound_s=30,
-    why="a replica has each phase before the next one is put (WAIT)",
+    check="metadata.kv.redis_cluster:RedisClusterStore._before_retry=none",
 )
 def test_a_master_killed_in_a_put(
     put: RepeatedPut, own_redis_cluster: RedisCluster, phase: int, measured: Measured

@@ -36,6 +36,7 @@ RESUME_S = 20.0
 """After the store is back: the longest pause is 5 s, and a request that hung is abandoned after 20
 s."""
 FILES = [f"d{number // 8:02}/f{number:03}" for number in range(8 * 64)]
+REPEATED = "chunkstore.stores.retrying:RetryingStore._gives_up=true"
 PAUSE_S = 1.0
 """For which a fault lasts that need not be long."""
 
@@ -139,7 +140,8 @@ def test_out_under_readers(bench: Bench, measured: Measured, tmp_path: Path) -> 
     f"a store that hangs, resets connections half way, answers 5xx, or is slow, for {PAUSE_S:g} s",
     promise="readers wait, and go on",
     bound_s=PAUSE_S + RESUME_S,
-    why="each is another path to the same error, or to none",
+    check=dict.fromkeys(("hung", "resetting", "errors"), REPEATED),
+    why="calls are repeated; of a store that is only slow, none has to be",
 )
 def test_flapping(bench: Bench, measured: Measured, tmp_path: Path, mode: str) -> None:
     cold, keys = bench.cold(2)
@@ -161,7 +163,12 @@ def test_flapping(bench: Bench, measured: Measured, tmp_path: Path, mode: str) -
     "a store that answers with too few bytes, or with wrong ones",
     promise="EIO at once, never these bytes; served when it answers well",
     bound_s=10.0,
-    why="lengths and hashes: see damaged chunks",
+    check={
+        "short": "chunkstore.chunk_reader:_check_range=none"
+        " + chunkstore.chunk_reader:verified_file=first"
+        " + dieselfs.fuse.requests.file_reader:_require_all=none",
+        "wrong": "chunkstore.chunk_reader:verified_file=first",
+    },
 )
 def test_bad_answers(bench: Bench, measured: Measured, mode: str) -> None:
     cold, _ = bench.cold(1)
@@ -181,7 +188,7 @@ def test_bad_answers(bench: Bench, measured: Measured, mode: str) -> None:
     "the folder of a file:// store gone, and back",
     promise="readers wait, and go on",
     bound_s=PAUSE_S + RESUME_S,
-    why="a store that is not there is told from an object that is not",
+    check="chunkstore.stores.local_directory:LocalDirectory._check_root=none",
 )
 def test_folder_away(bench: Bench, measured: Measured, tmp_path: Path) -> None:
     cold, keys = bench.cold(2)

@@ -19,7 +19,7 @@ FILES = 300
     f"a store that throttles the uploads of `dlcmd put -j 2` tenfold for {THROTTLED_S:g} s: 503 above its rate, ten times the latency",
     promise="the processes back off together and repeat what was refused; the put ends with every file and without an error",
     bound_s=60.0,
-    why="uploads are repeated as all calls are, and each has its test in tests/chunkstore/stores",
+    check="chunkstore.stores.retrying:RetryingStore._gives_up=true",
 )
 def test_throttled_put(measured: Measured, tmp_path: Path) -> None:
     source, back = tmp_path / "source", tmp_path / "back"

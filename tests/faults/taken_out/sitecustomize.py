@@ -1,9 +1,9 @@
-"""Takes one check out of every Python process that has this folder in PYTHONPATH, to prove that a
-test notices.
+"""Takes checks out of every Python process that has this folder in PYTHONPATH, to prove that a test
+notices.
 
 `DIESELFS_TAKEN_OUT=module:name=what`, `name` a function or `Class.method` of the module *where it
 is called*; `what` is what it does instead: `none` returns None, `true` and `false` that, `first`
-its first argument (of a method: the first after self).
+its first argument (of a method: the first after self). Several are joined by ` + `.
 """
 
 import importlib.abc
@@ -29,7 +29,7 @@ class TakeOut(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path, target=None):
         if fullname != self.module:
             return None
-        sys.meta_path.remove(self)  # the usual finders do it, and this one never again
+        sys.meta_path.remove(self)  # the next finder does it, and this one never again
         spec = importlib.util.find_spec(fullname)
         load = spec.loader.exec_module
 
@@ -53,4 +53,4 @@ class TakeOut(importlib.abc.MetaPathFinder):
 
 
 if "DIESELFS_TAKEN_OUT" in os.environ:
-    sys.meta_path.insert(0, TakeOut(os.environ["DIESELFS_TAKEN_OUT"]))
+    sys.meta_path[:0] = map(TakeOut, os.environ["DIESELFS_TAKEN_OUT"].split(" + "))
