@@ -11,16 +11,21 @@ and the Redis, and what does it cost the Redis?
    on either, so no read fails and no job's rate changes. With its data the Redis gives the same
    allocation at once. Without it, readers renew their leases within 4 s, and the allocator needs 2
    more.
-3. A beat is one script: it writes a lease and reads those of the job, so it grows by a lease of 0.4
+3. A job's rate is changed by hand, and a fourth job comes and goes under an allocator. Expectation:
+   readers beat once a second, obey less at once and more a beat later, so 1 s and 2 s. The
+   allocator looks once a second as well, and needs two leases to know a speed: 3 to 4 s.
+4. A mount's quota on its SSD is halved. Expectation: a beat and the tier's tick, 2 s.
+5. A beat is one script: it writes a lease and reads those of the job, so it grows by a lease of 0.4
    KiB for each reader. Expectation: 50 us and 1 KiB alone, 1 ms and 100 KiB with 256 readers.
 
-    python -m benchmarks.bench_allocation [--only share|faults|beat] [--seconds 60]
+    python -m benchmarks.bench_allocation [--only share|faults|obey|beat] [--seconds 60]
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 
@@ -38,9 +44,10 @@ from benchmarks.allocated_reader import (
     ReaderProcess,
     reader_processes,
 )
-from benchmarks.harness import REPOSITORY, report
+from benchmarks.harness import REPOSITORY, dlcmd, make_tree, report, scratch
 from dieselfs.allocation.directory.reader_lease import LEASE_S, ReaderLease
 from dieselfs.allocation.directory.redis_directory import RedisDirectory
+from dieselfs.cache.node.task_folder import VARIABLE
 from dieselfs.errors import RegistryUnavailable
 from metadata.keys import ALLOCATION_LEADER
 from tests.services.redis_processes import RedisProcess
@@ -52,6 +59,7 @@ WINDOW_S = 10.0
 TOTAL = 40e6
 SPEEDS = {"fast": 60e6, "middle": 30e6, "slow": 6e6}
 READERS = (1, 16, 256)
+_FILES, _FILE_BYTES = 600, 110 << 10
 BARS = {
     "used_share": ">= 0.95 (equal division: 0.42 in step, else 0.53)",
     "most_of_10_s": "<= 1.05",
@@ -60,6 +68,11 @@ BARS = {
     "most_allowed": "<= 1",
     "taken_over_after_s": "<= 5",
     "same_allocation_after_s": "<= 5; from leases alone <= 10",
+    "less_obeyed_after_s": "<= 2",
+    "more_obeyed_after_s": "<= 2",
+    "come_after_s": "<= 5",
+    "gone_after_s": "<= 5",
+    "quota_kept_after_s": "<= 10",
 }
 
 
@@ -232,6 +245,117 @@ def faults(case: str, seconds: float) -> None:
     )
 
 
+def near_after_s(readers: Sequence[ReaderProcess], since: float, until: float) -> float:
+    """The seconds from `since` until each job's rate stays within 5 % of what it is at the end."""
+    series = {
+        each: [(at, rate or 0.0) for at, rate in each.noted.allowed if since <= at < until]
+        for each in readers
+    }
+    jobs = {each.kind.job for each in readers if series[each]}
+    latest = since
+    for job in jobs:
+        of_job = [found for each, found in series.items() if each.kind.job == job and found]
+        for samples in zip(*of_job, strict=False):
+            total = sum(rate for _, rate in samples)
+            last = sum(found[-1][1] for found in of_job)
+            if abs(total - last) > 0.05 * last:
+                latest = max(latest, *(at for at, _ in samples))
+    return latest - since
+
+
+def obeyed_after_s(readers: Sequence[ReaderProcess], since: float, rate: float) -> float:
+    """The seconds from `since` until the readers of a job have `rate` together, within 5 %."""
+    after = [[each for each in reader.noted.allowed if each[0] >= since] for reader in readers]
+    return next(
+        max(at for at, _ in samples) - since
+        for samples in zip(*after, strict=False)
+        if abs(sum(found or 0.0 for _, found in samples) / rate - 1) <= 0.05
+    )
+
+
+def obey_rates(seconds: float) -> None:
+    """Lower and raise a job's rate by hand, as `dlcmd alloc set-io` does."""
+    kinds = [ReaderKind("training", chunk_bytes=CHUNK_BYTES // 4)] * 2
+    with scratch_redis() as server:
+        directory = RedisDirectory(server.url)
+        times = []
+        with reader_processes(server.url, kinds) as readers:
+            for rate in (RATE, RATE / 10, RATE / 2):
+                directory.allocate_remote_io("training", rate, origin="hand")
+                times.append(time.monotonic())
+                time.sleep(seconds / 4)
+        directory.close()
+    say(
+        "how soon is another rate obeyed",
+        less_obeyed_after_s=obeyed_after_s(readers, times[1], RATE / 10),
+        more_obeyed_after_s=obeyed_after_s(readers, times[2], RATE / 2),
+    )
+
+
+def obey_jobs(seconds: float) -> None:
+    """Let a fourth job come and go under an allocator."""
+    kinds = [
+        ReaderKind(job, speed_bytes_per_s=speed, chunk_bytes=CHUNK_BYTES // 4)
+        for job, speed in SPEEDS.items()
+    ]
+    late = ReaderKind("late", speed_bytes_per_s=20e6, chunk_bytes=CHUNK_BYTES // 4)
+    with scratch_redis() as server:
+        allocator = start_allocator(server.url)
+        with reader_processes(server.url, kinds) as readers:
+            time.sleep(min(WARM_UP_S, 2 * seconds))
+            with reader_processes(server.url, [late]) as others:
+                came = time.monotonic()
+                time.sleep(seconds / 2)
+                went = time.monotonic()
+            time.sleep(seconds / 2)
+            ended = time.monotonic()
+        allocator.kill()
+        allocator.wait()
+    say(
+        "how soon do all jobs have what an allocator gives them",
+        come_after_s=near_after_s([*readers, *others], came, went),
+        gone_after_s=near_after_s(readers, went, ended),
+        rates={each.kind.job: each.noted.allowed[-1][1] for each in [*readers, *others]},
+    )
+
+
+def obey_quota() -> None:
+    """Halve the quota of a dataset on the SSD of a real mount, by `dlcmd alloc set-cache`."""
+    with (
+        scratch("obey") as folder,
+        tempfile.TemporaryDirectory(prefix="dieselfs-bench-", dir="/dev/shm") as memory,
+        patch.dict(os.environ, {VARIABLE: memory}),
+    ):
+        make_tree(folder / "files", _FILES, 10, _FILE_BYTES)
+        dlcmd("put", "-q", "--chunk-size", "1MiB", f"{folder / 'files'}/", "pets", folder=folder)
+        root = folder / "mnt"
+        root.mkdir()
+        options = ["--ssd", str(folder / "ssd"), "--ssd-size", "128MiB", "--job", "resnet"]
+        dlcmd("mount", "-q", "--front", "fuse", *options, "pets", root, folder=folder)
+        try:
+
+            def held() -> int:
+                stats = json.loads((root / ".dieselfs/stats.json").read_text())
+                return int(stats["allocation"]["held_bytes"])
+
+            for path in sorted(root.glob("*/*")):
+                path.read_bytes()
+            seconds_until(lambda: held() > _FILES * _FILE_BYTES * 0.9)
+            before = held()
+            quota = before // 2
+            dlcmd("alloc", "set-cache", "pets", str(quota), folder=folder)
+            took_s = seconds_until(lambda: held() <= quota)
+            say(
+                "how soon is less quota kept on an SSD",
+                held_before_bytes=before,
+                quota_bytes=quota,
+                held_bytes=held(),
+                quota_kept_after_s=took_s,
+            )
+        finally:
+            dlcmd("umount", "-q", root, folder=folder)
+
+
 def most_allowed(readers: Sequence[ReaderProcess], since: float, until: float) -> float:
     """The most that all readers were allowed together at any time."""
     events = sorted(
@@ -306,7 +430,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("share", "faults", "beat"), help="one question")
+    parser.add_argument("--only", choices=("share", "faults", "obey", "beat"), help="one question")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
     options = parser.parse_args()
     if options.only in (None, "share"):
@@ -316,6 +440,10 @@ def main() -> None:
     if options.only in (None, "faults"):
         for case in ("allocator", "Redis", "both"):
             faults(case, options.seconds)
+    if options.only in (None, "obey"):
+        obey_rates(options.seconds)
+        obey_jobs(options.seconds)
+        obey_quota()
     if options.only in (None, "beat"):
         for readers in READERS:
             beat(readers)

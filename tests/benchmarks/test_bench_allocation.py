@@ -5,7 +5,14 @@ import math
 import pytest
 
 from benchmarks.allocated_reader import Noted, ReaderKind, ReaderProcess
-from benchmarks.bench_allocation import are_near, left_of, most_allowed, most_in
+from benchmarks.bench_allocation import (
+    are_near,
+    left_of,
+    most_allowed,
+    most_in,
+    near_after_s,
+    obeyed_after_s,
+)
 
 
 def reader(noted: Noted) -> ReaderProcess:
@@ -39,3 +46,18 @@ def test_the_most_that_readers_were_allowed_together() -> None:
 )
 def test_the_same_allocation(rates: dict[str, float], near: bool) -> None:
     assert are_near(rates, {"a": 1.0}) == near
+
+
+def test_a_rate_is_obeyed_when_the_readers_have_it_together() -> None:
+    first = Noted(allowed=[(1.0, 50.0), (2.0, 5.0), (3.0, 8.0)])
+    second = Noted(allowed=[(1.1, 50.0), (2.1, 50.0), (3.1, 2.0)])
+    assert obeyed_after_s([reader(first), reader(second)], 1.5, 10.0) == pytest.approx(1.6)
+
+
+def test_rates_are_near_when_they_stay_so() -> None:
+    steady = Noted(allowed=[(float(at), 7.0) for at in range(9)])
+    settles = Noted(allowed=[(0.0, None), (1.0, 9.0), (2.0, 5.0), (3.0, 9.1), (4.0, 9.0)])
+    assert near_after_s([reader(steady)], 0.5, 8.0) == 0
+    other = ReaderProcess(None, None, ReaderKind("late"))
+    other.noted = settles
+    assert near_after_s([reader(steady), other], 0.5, 8.0) == 1.5
