@@ -154,6 +154,7 @@ def test_a_missing_or_foreign_chunk_stops_catching_up_before_its_commit() -> Non
     assert namespace.state().generation == 2
     store.delete(chunk_key("pets", lost))
     store.create(chunk_key("pets", lost), [data])
+    reader = ChunkReader(store, DATASET)  # the other one knows for a second that it was foreign
     assert namespace.catch_up(log, reader).generation == 3
 
 

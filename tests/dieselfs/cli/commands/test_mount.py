@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dieselfs.cli.rendering.exit_codes import ExitCode
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.eventually import eventually
 from tests.forked_programs import run_forked
@@ -415,7 +416,7 @@ def test_a_refresh_that_the_daemon_refuses_is_an_error(
     file.unlink()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     result = dlcmd("mount", "--refresh", "pets", mountpoint)
-    assert (result.code, "was not refreshed" in result.err) == (1, True), result.err
+    assert (result.code, "was damaged" in result.err) == (ExitCode.INTEGRITY, True), result.err
     assert not (mountpoint / "new.jpg").exists()
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
 
