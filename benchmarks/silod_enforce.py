@@ -113,7 +113,7 @@ class _Measured:
 
     rates: dict[str, float]
     estimated: dict[str, float]
-    """What equation 4 says of what each job is allowed and has cached; {} without allocations."""
+    """The rates by equation 4 with each job's budget and cache; {} without allocations."""
     store_bytes_per_s: float
     wrong_files: int
 

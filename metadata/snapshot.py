@@ -161,9 +161,9 @@ class Snapshot:
     def check_unchanged(self) -> None:
         """Raise `SnapshotRefused` if the file was damaged while it is open.
 
-        What was read from columns before the call is sound if it does not raise. A snapshot that
-        was damaged once stays refused. Costs 0.3 µs; after a change of the file's times the whole
-        file is hashed once.
+        Columns that were read before the call are sound if it does not raise, but for a change in
+        the same tick of the clock. A snapshot that was damaged once stays refused. Costs 0.1 µs;
+        after a change of the file's times the whole file is hashed once.
         """
         if not self.is_unchanged():
             self._check_again()

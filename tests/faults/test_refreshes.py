@@ -32,7 +32,7 @@ BOUND_S = 20.0
 SLACK_DESCRIPTORS = 12
 SLACK_THREADS = 12
 SLACK_BYTES = 8 << 20
-"""What differs between two moments of one server. 20 generations of servers are 400 MB."""
+"""The difference between two moments of one server. 20 generations of servers are 400 MB."""
 PAUSE_S = 0.002
 """The pause of a reader between two reads: readers leave a processor to the refresh."""
 FRONTS = ["fuse", "auto"]
@@ -40,7 +40,7 @@ FRONTS = ["fuse", "auto"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the supervisor of a mount and its servers hold together."""
+    """The resources of a mount's supervisor and its servers together."""
 
     processes: int
     descriptors: int

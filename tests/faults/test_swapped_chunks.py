@@ -32,7 +32,7 @@ FILES = {f"f{number:03}": content(f"f{number:03}", 8000) for number in range(8 *
 SWAPPED = 4
 """One chunk in this many comes as another one."""
 READERS = 4
-"""Of files of the sound chunks, and as many of the others."""
+"""Paths of the sound chunks, and as many of the others."""
 RIGHT_AGAIN_S = 10.0
 """The bound after the store is right again: what is known for 1 s, and a busy machine."""
 GETS_OF_A_WRONG_CHUNK = 10
@@ -84,7 +84,7 @@ def bench(proxied_s3_url: str, s3_proxy: FaultyProxy, tmp_path: Path) -> Iterato
 
 @dataclass(slots=True)
 class Reading:
-    """What readers of the sound chunks and of the others, beside each other, saw."""
+    """The results of readers of the sound chunks and of the others, beside each other."""
 
     found: dict[str, bytes | OSError] = field(default_factory=dict)
     took_s: dict[str, float] = field(default_factory=dict)

@@ -357,7 +357,7 @@ class NodeMemory:
     def cached_bytes(self) -> int:
         """Return the bytes of node memory that are taken; 0 without a master.
 
-        What was evicted is unmapped first.
+        Evicted blocks are unmapped first.
         """
         self._blocks.unmap_evicted()
         try:
