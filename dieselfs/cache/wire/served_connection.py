@@ -119,10 +119,16 @@ class ServedConnection:
         self._tells_fetches = version >= FETCHES_VERSION
         self._loads_cached = self._tells_fetches and isinstance(self.cached, LoadsCached)
         self._sending = runtime.lock()
-        self._left: deque[tuple[bytes, Sequence[memoryview], int]] = deque()
-        """Answers of threads that did not wait for the lock.
+        self._notifying = runtime.lock()
+        """Held while a notice is sent, so for `_TELL_S` at most.
 
-        Each thread looks here after it has released the lock.
+        A thread that finds another one sending waits for this lock first. So the other one is no
+        notifier, which serves all connections and must not be left with an answer.
+        """
+        self._left: deque[tuple[bytes, Sequence[memoryview], int]] = deque()
+        """Answers of threads that did not wait for the right to send.
+
+        Each thread looks here after it has released `_sending`, but for the notifier.
         """
         self._slow: set[int] = set()
         """Numbers of requests that are being worked at."""
@@ -204,16 +210,16 @@ class ServedConnection:
 
         Sends nothing while an answer is being sent, since that tells the client enough.
         """
-        if self._sending.acquire(blocking=False):
-            try:
-                # Checked with the right to send, since nothing may follow the answer.
-                if number in self._slow:
-                    self._stream.send((encode_answer(number, Working()),), _TELL_S)
-            except OSError:
-                self._stream.close()
-            finally:
-                self._sending.release()
-            self._send_left()
+        with self._notifying:
+            if self._sending.acquire(blocking=False):
+                try:
+                    # Checked with the right to send, since nothing may follow the answer.
+                    if number in self._slow:
+                        self._stream.send((encode_answer(number, Working()),), _TELL_S)
+                except OSError:
+                    self._stream.close()
+                finally:
+                    self._sending.release()
 
     def _answer(self, number: int, request: Request) -> None:
         """Answer any request but a `ReadFile` of a cached chunk."""
@@ -296,7 +302,7 @@ class ServedConnection:
 
     def _send_left(self) -> None:
         """Send the left answers, unless another thread is sending: that one will look for them."""
-        while self._left and self._sending.acquire(blocking=False):
+        while self._left and self._may_send():
             try:
                 if self._left:
                     self._put(*self._left.popleft())
@@ -306,6 +312,11 @@ class ServedConnection:
                 self._stream.close()
             finally:
                 self._sending.release()
+
+    def _may_send(self) -> bool:
+        """Take the right to send, unless a thread that will look for left answers has it."""
+        with self._notifying:
+            return self._sending.acquire(blocking=False)
 
     def _put(self, frame: bytes, parts: Sequence[memoryview], bulk_bytes: int) -> None:
         """Send an answer. The calling thread holds the right to send."""

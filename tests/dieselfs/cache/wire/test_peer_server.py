@@ -407,6 +407,52 @@ def test_clients_that_take_nothing_leave_workers_for_the_others() -> None:
     assert patient.close(SOON_S)
 
 
+def test_the_notifier_sends_no_answers(cached: PlainChunks) -> None:
+    """It serves all clients, and this one takes nothing for long."""
+    loads, told, senders = threading.Event(), threading.Event(), list[str]()
+
+    class Notified:
+        """Takes the first notice at once, and the second one when the answer is there as well."""
+
+        def __init__(self) -> None:
+            self.left = encode_request(1, ReadFile(MISSING, 0, 1000, True))
+            self.notices = 0
+            self.answered = threading.Event()
+
+        def receive_into(self, target: memoryview, timeout_s: float, *, at_least: int = 1) -> int:
+            if not self.left:
+                assert self.answered.wait(SOON_S)
+                raise ConnectionResetError("gone")
+            part, self.left = self.left[: len(target)], self.left[len(target) :]
+            target[: len(part)] = part
+            return len(part)
+
+        def send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
+            if len(buffers) > 1:
+                senders.append(threading.current_thread().name)
+                self.answered.set()
+                return
+            self.notices += 1
+            if self.notices == 2:
+                loads.set()
+                assert told.wait(SOON_S)
+
+        def close(self) -> None: ...
+
+    def fetch(block: CacheBlock) -> None:
+        assert loads.wait(SOON_S)
+        cached.keep(block)
+        threading.Timer(0.3, told.set).start()  # the answer is left, or waits, by then
+
+    cached.fetch = fetch
+    slow = SlowAnswers(RUNTIME, 1, 1)
+    service = Service(cached, slow, None, cached.status)
+    with pytest.raises(ConnectionResetError):
+        ServedConnection(RUNTIME, Notified(), "client", service).serve()
+    assert senders == ["peer-server-loads"]
+    assert all(thread.join(SOON_S) for thread in slow.close())
+
+
 def test_connections_that_can_not_be_accepted(cached: PlainChunks) -> None:
     class Scarce(OperatingSystem):
         """Has no descriptor left, for a while."""
