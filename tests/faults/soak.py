@@ -5,7 +5,7 @@ One mount with little memory serves a job whose DataLoader workers are forked fo
 store is out, hangs, is slow or answers 5xx every few seconds. Beside it the same dataset is
 mounted, read and unmounted again and again. In the end: no byte was wrong, no read failed, and the
 daemon has no more descriptors, threads and memory than after its first third; every read was a hit
-or a miss.
+or a miss. `--samples FILE` writes what was seen of the daemon each second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ MEMORY = "6MiB"
 FAULTS = ("out", "hung", "slow", "errors", "resetting")
 SAID_OF_AN_OUTAGE = ("connection", "503", "did not answer", "not been answered")
 ENDS_S = PATIENCE_S
+FLAT_FROM_S = 6000
+"""After a third of so long a soak, nothing grows by more than 2 %."""
 SAMPLED_EVERY_S = 1.0
 
 
@@ -58,10 +60,11 @@ class Sampled:
         self.threads.append(threads)
         self.anonymous_bytes.append(int(kib) << 10)
 
-    def growth(self, column: list[int]) -> tuple[float, float]:
-        """The medians of the first and the last third."""
+    def thirds(self, column: list[int]) -> tuple[float, float, float]:
+        """The medians of the first third, the second and the last."""
         third = max(1, len(column) // 3)
-        return statistics.median(column[:third]), statistics.median(column[-third:])
+        first, second, last = column[:third], column[third:-third] or column, column[-third:]
+        return statistics.median(first), statistics.median(second), statistics.median(last)
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class Doing:
             thread.join()
 
 
-def soak(folder: Path, seconds: float) -> dict[str, Any]:
+def soak(folder: Path, seconds: float, samples: Path | None = None) -> dict[str, Any]:
     """What was done and seen; `AssertionError` for anything that went wrong.
 
     The seconds begin with the first batch, and last until everything was done at least once.
@@ -139,6 +142,8 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
                 if doing.stop.wait(SAMPLED_EVERY_S) or doing.errors or job.poll() is not None:
                     break
                 sampled.take(mount)
+                if samples is not None:
+                    samples.write_text(json.dumps(asdict(sampled)))
         finally:
             doing.end()
             set_mode(place.folder, "ok")
@@ -162,11 +167,14 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
         **{f"reads of {kind}": count for kind, count in after["other_reads"].items()},
     }
     for name, slack in (("descriptors", 4), ("threads", 12), ("anonymous_bytes", 24 << 20)):
-        first, last = sampled.growth(getattr(sampled, name))
-        found[name] = [first, last]
+        first, second, last = found[name] = sampled.thirds(getattr(sampled, name))
         assert last <= 1.1 * first + slack, (
             f"{name}: {first} in the first third, {last} in the last"
         )
+        if seconds >= FLAT_FROM_S:
+            assert last <= 1.02 * second, (
+                f"{name}: {second} in the second third, {last} in the last"
+            )
     # One READ of a blob may be many ranges of files, so sums of them say nothing: no READ was
     # refused.
     assert found["reads of refused"] == 0, found
@@ -176,9 +184,10 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--samples", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dieselfs-soak-") as folder:
-        print(json.dumps(soak(Path(folder), chosen.minutes * 60), indent=2))
+        print(json.dumps(soak(Path(folder), chosen.minutes * 60, chosen.samples), indent=2))
     return os.EX_OK
 
 
