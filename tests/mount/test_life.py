@@ -253,6 +253,16 @@ def test_a_mount_in_use_is_busy_and_says_by_whom(small_mount: Mount) -> None:
     small_mount.wait_until_ended()
 
 
+def test_an_unmount_waits_for_a_user_that_cannot_be_seen(
+    small_mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a process that ends keeps the mount busy, and has no files any more."""
+    monkeypatch.setattr("dieselfs.fuse.mounts.mountpoint._used_by", lambda mountpoint: "")
+    with subprocess.Popen(["sleep", "1"], cwd=small_mount.path):
+        unmount(small_mount.path)
+    small_mount.wait_until_ended()
+
+
 def test_unmounting_what_is_not_mounted_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MountError, match="no DieselFS mount"):
         unmount(tmp_path)

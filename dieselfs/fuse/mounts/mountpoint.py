@@ -37,6 +37,8 @@ _SHOWN_USERS: Final = 5
 DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HELPER_PATIENCE_S: Final = 0.5
 """The time for the mount's own helper processes, which briefly have a file or a directory open."""
+_UNSEEN_PATIENCE_S: Final = 3.0
+"""The time for users that cannot be seen: what a process that ends still has on a busy node."""
 
 
 def resolve(mountpoint: Path) -> Path:
@@ -120,35 +122,37 @@ def unmount(mountpoint: Path, lazy: bool = False) -> None:
     Raises `MountpointBusy` (which names the processes that use it) or `MountError`.
     """
     entry = mount_at(mountpoint)
-    deadline = time.monotonic() + _HELPER_PATIENCE_S
+    began = time.monotonic()
     while True:
         try:
             _unmount(entry, lazy)
             return
-        except MountpointBusy:
-            if time.monotonic() > deadline:
+        except MountpointBusy:  # another mount covers it
+            if time.monotonic() - began > _HELPER_PATIENCE_S:
                 raise
-            time.sleep(0.05)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
+        if time.monotonic() - began > _HELPER_PATIENCE_S:
+            users, here = _used_by(entry.mountpoint), _uses(Path("/proc/self"), entry.mountpoint)
+            if users or here or time.monotonic() - began > _UNSEEN_PATIENCE_S:
+                leave = "leave the directory first (cd /), " if here else ""
+                raise MountpointBusy(
+                    f"{mountpoint} is in use{users}",
+                    f"{leave}end the processes that use it, or detach it with --lazy",
+                )
+        time.sleep(0.05)
 
 
 def _unmount(entry: MountEntry, lazy: bool) -> None:
+    """Unmount once. Raises `OSError` EBUSY if the mount is in use."""
     mountpoint, is_erofs = entry.mountpoint, entry.file_system_type == EROFS_TYPE
-    try:
-        if os.geteuid() != 0:
-            (mount_service if is_erofs else fusermount).unmount(mountpoint, lazy)
-        elif lazy or not is_erofs:
-            detach(mountpoint, lazy=lazy)
-        else:
-            detach_unused(mountpoint, entry.mount_id)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
-        here = _uses(Path("/proc/self"), mountpoint)
-        leave = "leave the directory first (cd /), " if here else ""
-        raise MountpointBusy(
-            f"{mountpoint} is in use{_used_by(mountpoint)}",
-            f"{leave}end the processes that use it, or detach it with --lazy",
-        ) from None
+    if os.geteuid() != 0:
+        (mount_service if is_erofs else fusermount).unmount(mountpoint, lazy)
+    elif lazy or not is_erofs:
+        detach(mountpoint, lazy=lazy)
+    else:
+        detach_unused(mountpoint, entry.mount_id)
 
 
 def detach_unused(path: str | os.PathLike[str], number: int) -> None:
