@@ -1,15 +1,20 @@
-"""Some seconds of what `make soak` does for half an hour."""
+"""Some seconds of what `make soak` does for half an hour, and what it has found."""
 
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.faults.reading import content
+from tests.faults.served import Place
 from tests.faults.soak import soak
 
 SECONDS = float(os.environ.get("DIESELFS_SOAK_SECONDS", "5"))
+ARENA = 64 << 20
+"""The address space that glibc reserves for an arena, and its alignment."""
 
 
 @pytest.mark.timeout(SECONDS + 240)
@@ -18,3 +23,25 @@ def test_soak(tmp_path: Path) -> None:
     assert found["batches"] > 0
     assert found["faults"] > 0
     assert found["mounts"] > 0
+
+
+def test_all_threads_of_a_server_share_one_arena(tmp_path: Path) -> None:
+    """The peaks of many arenas made the soak's daemon grow from 50 to 89 MB."""
+    place = Place(tmp_path / "place")
+    files = {f"f{number:03}": content(f"f{number:03}") for number in range(200)}
+    place.make(files, target_bytes=64_000).close()
+    with place.mounted(tmp_path / "mnt", "--prefill", "0") as mount:
+        with ThreadPoolExecutor(16) as readers:
+            read = readers.map(Path.read_bytes, [mount.path / path for path in files])
+            assert list(read) == list(files.values())
+        assert arenas(mount.servers()[0]) == 0
+
+
+def arenas(process: int) -> int:
+    """The arenas of threads: writable maps at multiples of 64 MiB, without a file."""
+    maps = Path(f"/proc/{process}/maps").read_text().splitlines()
+    ranges = [line.split() for line in maps]
+    return sum(
+        len(fields) == 5 and fields[1] == "rw-p" and int(fields[0].split("-")[0], 16) % ARENA == 0
+        for fields in ranges
+    )
