@@ -254,10 +254,15 @@ class Preamble:
         return PREAMBLE_BYTES + self.header_bytes
 
 
-def decode_preamble(data: Buffer) -> Preamble:
+class AnotherChunk(Corrupt):
+    """The bytes are a sound chunk, or its start, but not the expected one."""
+
+
+def decode_preamble(data: Buffer, expected: ChunkId | None = None) -> Preamble:
     """Return the preamble at the start of `data`.
 
-    Raise `Corrupt` unless it is valid and of a version that this release reads.
+    Raise `Corrupt` unless it is valid and of a version that this release reads, and `AnotherChunk`
+    if it is not that of the `expected` chunk.
     """
     if len(data) < PREAMBLE_BYTES:
         raise Corrupt(f"a chunk has at least {PREAMBLE_BYTES} bytes, got {len(data)}")
@@ -274,6 +279,7 @@ def decode_preamble(data: Buffer) -> Preamble:
         raise Corrupt(
             f"chunk payload of {payload_bytes} bytes is over the limit of {MAX_PAYLOAD_BYTES}"
         )
+    _check_id(ChunkId(chunk_id), expected)
     return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash, version)
 
 
@@ -300,8 +306,7 @@ def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
     Everything is verified before use: hashes, bounds, paths, and that the chunk is the `expected`
     one. Raises `Corrupt`.
     """
-    preamble = decode_preamble(data)
-    _check_id(preamble.chunk_id, expected)
+    preamble = decode_preamble(data, expected)
     header = memoryview(data)[PREAMBLE_BYTES : preamble.head_bytes]
     if len(header) != preamble.header_bytes:
         raise Corrupt(f"chunk {preamble.chunk_id} ends inside its header")
@@ -318,7 +323,7 @@ def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
 
 def _check_id(found: ChunkId, expected: ChunkId | None) -> None:
     if expected is not None and found != expected:
-        raise Corrupt(f"the object of chunk {expected} contains chunk {found}")
+        raise AnotherChunk(f"the object of chunk {expected} contains chunk {found}")
 
 
 def _verify_header(header: memoryview, preamble: Preamble) -> None:

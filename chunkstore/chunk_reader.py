@@ -7,7 +7,6 @@ block, for ranges of large files).
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,14 @@ import xxhash
 
 from chunkstore.byte_ranges import MergedRange, merge_ranges
 from chunkstore.call_threads import CallThreads
+from chunkstore.chunk_damage import Damage, KnownDamage
 from chunkstore.chunk_format import (
     BLOCK_BYTES,
     KIND_FILE,
+    AnotherChunk,
     ChunkHead,
     DatasetRef,
     Entries,
-    Preamble,
     decode_head,
     decode_preamble,
 )
@@ -48,9 +48,8 @@ MAX_WHOLE_BYTES = 16 << 20
 _KEPT_BLOCK_HASHES = 1 << 20
 """Hash blocks whose hashes are kept: 8 MiB of hashes, for 256 GiB of large files."""
 _KEPT_HEADS = 4096
-REPLACED_KNOWN_S = 1.0
-"""The time for which a chunk is not read again after another one came in its place, twice."""
 _RANGES_AT_ONCE = 16
+_NOTHING = frozenset[int]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +88,29 @@ class ChunkReader:
         self.expected = expected
         self._large: OrderedDict[ChunkId, _LargeFiles] = OrderedDict()
         self._threads = CallThreads("chunk-read")
-        self._replaced: dict[ChunkId, tuple[float, str]] = {}
-        """Chunks in whose place another one came, until when that counts, and the message."""
+        self._damage = KnownDamage()
 
     def head(self, chunk_id: ChunkId, head_bytes: int | None = None) -> ChunkHead:
         """Return preamble and header, by one ranged read.
 
         A second read follows if the length is not given and the guess was short.
         """
-        return self._sound(chunk_id, lambda: self._head(chunk_id, head_bytes))
+        return self._sound(
+            chunk_id, lambda: self._head(chunk_id, head_bytes), lambda damage: not damage.has_head
+        )
 
     def _head(self, chunk_id: ChunkId, head_bytes: int | None) -> ChunkHead:
         key = chunk_key(self.dataset.name, chunk_id)
         data = memoryview(self._store.get_range(key, 0, head_bytes or HEAD_GUESS_BYTES))
-        wanted = _preamble_of(chunk_id, data).head_bytes
-        if len(data) < wanted:
-            rest = self._store.get_range(key, len(data), wanted - len(data))
-            data = memoryview(b"".join((data, rest)))
-        return self._checked(decode_head(data, chunk_id))
+        try:
+            wanted = decode_preamble(data, chunk_id).head_bytes
+            if len(data) < wanted:
+                rest = self._store.get_range(key, len(data), wanted - len(data))
+                data = memoryview(b"".join((data, rest)))
+            return self._checked(decode_head(data, chunk_id))
+        except Corrupt as error:
+            intact = _NOTHING if isinstance(error, AnotherChunk) else None
+            raise _Damaged(Damage(str(error), False, intact)) from None
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         """Return the whole payload by one get, each file verified against the chunk's header."""
@@ -114,45 +118,55 @@ class ChunkReader:
 
     def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         """Return (head, payload), by one get, verified as in `payload`."""
-        return self._sound(chunk.id, lambda: self._whole(chunk))
+        return self._sound(chunk.id, lambda: self._whole(chunk), lambda _: True)
 
     def _whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         data = memoryview(self._store.get(chunk_key(self.dataset.name, chunk.id)))
-        _preamble_of(chunk.id, data)
-        return data[: chunk.head_bytes], self.verified(data, chunk)
+        try:
+            return data[: chunk.head_bytes], self.verified(data, chunk)
+        except Corrupt as error:
+            raise _Damaged(self._damage_of(data, chunk, error)) from None
 
-    def _sound(self, chunk: ChunkId, read: Callable[[], T]) -> T:
+    def _damage_of(self, data: memoryview, chunk: ChunkRef, error: Corrupt) -> Damage:
+        """Return the damage of an object, by the hashes that the dataset's metadata names.
+
+        Takes as long as `verified`.
+        """
+        try:
+            self._checked(decode_head(data, chunk.id))
+            has_head = True
+        except Corrupt:
+            has_head = False
+        expected = None if self.expected is None else self.expected.of(chunk.id)
+        intact = None
+        if len(data) <= chunk.head_bytes or isinstance(error, AnotherChunk):
+            intact = _NOTHING
+        elif expected is not None:
+            intact = _intact_files(data[chunk.head_bytes :], expected)
+        return Damage(str(error), has_head, intact)
+
+    def _sound(self, chunk: ChunkId, read: Callable[[], T], is_lost: Callable[[Damage], bool]) -> T:
         """Return the result of `read`, and try again once if it finds damage.
 
-        If both tries meet another chunk, no file of this one can come, and each read of it fails at
-        once for `REPLACED_KNOWN_S`.
+        If both tries read the head or the whole chunk, what they lack is known from then on: each
+        read of it fails at once for a while.
 
         If the store may have answered from a copy, the copy is dropped first, so that the second
         try reads the store itself. Without copies, the bytes may have been damaged on the way.
         """
-        self._check_replaced(chunk)
+        was_lost = self._damage.check(chunk, is_lost)
         try:
-            return read()
+            found = read()
         except Corrupt:
             forget_copy(self._store, chunk_key(self.dataset.name, chunk))
-        try:
-            return read()
-        except _AnotherChunk as error:
-            until = time.monotonic() + REPLACED_KNOWN_S
-            self._replaced = {**self._still_replaced(), chunk: (until, str(error))}
-            raise Corrupt(str(error)) from None
-
-    def _check_replaced(self, chunk: ChunkId) -> None:
-        """Raise `Corrupt` if another chunk came in place of this one a moment ago."""
-        if not self._replaced:
-            return
-        until, message = self._replaced.get(chunk, (0.0, ""))
-        if time.monotonic() < until:
-            raise Corrupt(message)
-
-    def _still_replaced(self) -> dict[ChunkId, tuple[float, str]]:
-        now = time.monotonic()
-        return {chunk: kept for chunk, kept in self._replaced.items() if kept[0] > now}
+            try:
+                found = read()
+            except _Damaged as error:
+                self._damage.note(chunk, error.damage)
+                raise Corrupt(error.damage.message) from None
+        if was_lost:
+            self._damage.repaired(chunk)
+        return found
 
     def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
         """Return the payload of a chunk's object that came from any source.
@@ -181,7 +195,11 @@ class ChunkReader:
         A file of up to 256 KiB is read whole by one ranged get. A larger file is read by the 256
         KiB blocks that the range touches.
         """
-        return self._sound(file.chunk.id, lambda: self._read(file, start, length))
+        return self._sound(
+            file.chunk.id,
+            lambda: self._read(file, start, length),
+            lambda damage: damage.loses(file.offset, file.length),
+        )
 
     def _read(self, file: FileExtent, start: int, length: int) -> memoryview:
         if file.length > BLOCK_BYTES:
@@ -203,8 +221,8 @@ class ChunkReader:
             else:
                 small.setdefault(file.chunk, []).append(position)
         reads: list[Callable[[], list[tuple[int, memoryview]]]] = [
-            partial(self._sound, chunk.id, partial(self._merged, files, positions, merged))
-            for chunk, positions in small.items()
+            partial(self._read_merged, files, positions, merged)
+            for positions in small.values()
             for merged in merge_ranges([(files[at].offset, files[at].length) for at in positions])
         ]
         reads += [partial(self._read_large, files, position) for position in large]
@@ -213,6 +231,16 @@ class ChunkReader:
             for position, content in found:
                 contents[position] = content
         return contents
+
+    def _read_merged(
+        self, files: Sequence[FileExtent], positions: Sequence[int], merged: MergedRange
+    ) -> list[tuple[int, memoryview]]:
+        wanted = [files[positions[member]] for member in merged.members]
+        return self._sound(
+            wanted[0].chunk.id,
+            lambda: self._merged(files, positions, merged),
+            lambda damage: any(damage.loses(file.offset, file.length) for file in wanted),
+        )
 
     def _merged(
         self, files: Sequence[FileExtent], positions: Sequence[int], merged: MergedRange
@@ -235,7 +263,7 @@ class ChunkReader:
     def _read_blocks(self, file: FileExtent, start: int, length: int) -> memoryview:
         if not length:
             return memoryview(b"")
-        hashes = self.block_hashes(file)
+        hashes = self._block_hashes(file)
         begin = start // BLOCK_BYTES * BLOCK_BYTES
         end = min(-(-(start + length) // BLOCK_BYTES) * BLOCK_BYTES, file.length)
         data = memoryview(self._range(file.chunk, file.offset + begin, end - begin))
@@ -265,9 +293,14 @@ class ChunkReader:
         The chunk's head is read from the store once for all files of the chunk, as long as it stays
         cached. Raises what `head` raises, and `Corrupt` if the chunk does not hold the file.
         """
+        return self._sound(
+            file.chunk.id, lambda: self._block_hashes(file), lambda damage: not damage.has_head
+        )
+
+    def _block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
         large, key = self._large.get(file.chunk.id), (file.offset, file.length, file.hash)
         if large is None:
-            large = _large_files(self.head(file.chunk.id, file.chunk.head_bytes).entries)
+            large = _large_files(self._head(file.chunk.id, file.chunk.head_bytes).entries)
             self._large[file.chunk.id] = large
             while len(self._large) > 1 and self._keeps_too_much():
                 self._large.popitem(last=False)
@@ -293,19 +326,23 @@ class ChunkReader:
         return head
 
 
-class _AnotherChunk(Corrupt):
-    """A sound preamble of another chunk came."""
+class _Damaged(Corrupt):
+    """A read of a chunk, or of its head, has shown what can be read of the chunk."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(damage.message)
+        self.damage = damage
 
 
-def _preamble_of(chunk: ChunkId, data: memoryview) -> Preamble:
-    preamble = decode_preamble(data)
-    _check_id(preamble, chunk)
-    return preamble
-
-
-def _check_id(preamble: Preamble, chunk: ChunkId) -> None:
-    if preamble.chunk_id != chunk:
-        raise _AnotherChunk(f"the object of chunk {chunk} contains chunk {preamble.chunk_id}")
+def _intact_files(payload: memoryview, files: FileColumns) -> frozenset[int]:
+    """Return the offsets of the files of up to 256 KiB whose bytes have the expected hash."""
+    digest = xxhash.xxh3_64_intdigest
+    columns = zip(files.offset.tolist(), files.length.tolist(), files.hash.tolist(), strict=True)
+    return frozenset(
+        offset
+        for offset, length, expected in columns
+        if 0 < length <= BLOCK_BYTES and digest(payload[offset : offset + length]) == expected
+    )
 
 
 def _check_lengths(head: ChunkHead, chunk: ChunkRef) -> None:

@@ -26,6 +26,7 @@ from chunkstore.errors import (
 )
 from chunkstore.stores.cloud_errors import (
     brief,
+    ignores_the_range,
     is_beyond_the_end,
     is_refusal,
     lacks_e_tag,
@@ -101,6 +102,10 @@ class CloudStore:
         try:
             return self._read(key, (offset, offset + length))
         except Unavailable as error:
+            if ignores_the_range(error):
+                raise Corrupt(
+                    f"the server answers a range of {key} as if all of it were asked for"
+                ) from error
             if not is_beyond_the_end(error):
                 raise
             size_bytes = self.stat(key).size_bytes

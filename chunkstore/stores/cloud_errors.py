@@ -153,6 +153,14 @@ def is_beyond_the_end(error: Unavailable) -> bool:
     return bool(_BEYOND_THE_END.search(str(error)))
 
 
+def ignores_the_range(error: Unavailable) -> bool:
+    """Return whether a request for a range was answered with 200, as no store does.
+
+    Such an answer is the page of a proxy, which says that all is well.
+    """
+    return "non-partial response when range requested" in str(error)
+
+
 def is_refusal(error: Exception) -> bool:
     """Return whether the store answered with a refusal (a status from 300 to 499)."""
     return bool((found := _STATUS.search(str(error))) and 300 <= int(found[1]) < 500) or bool(

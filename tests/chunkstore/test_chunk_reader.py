@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
+from chunkstore.chunk_damage import DAMAGED_S
+from chunkstore.chunk_format import BLOCK_BYTES, PREAMBLE_BYTES, DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_reader import HEAD_GUESS_BYTES, REPLACED_KNOWN_S, ChunkReader
+from chunkstore.chunk_reader import HEAD_GUESS_BYTES, ChunkReader, FileColumns
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key
@@ -55,6 +56,17 @@ def store(packed: Packed) -> CountingStore:
 @pytest.fixture
 def reader(store: CountingStore) -> ChunkReader:
     return ChunkReader(store, DATASET)
+
+
+class InChunk:
+    """The files of the first chunk, as a dataset's metadata has them."""
+
+    def __init__(self, packed: Packed) -> None:
+        entries = packed.heads()[0].entries
+        self._files = FileColumns(entries.offset, entries.length, entries.hash)
+
+    def of(self, chunk: ChunkId) -> FileColumns:
+        return self._files
 
 
 def key_of(packed: Packed) -> str:
@@ -320,7 +332,7 @@ class TestDamage:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         now = 100.0
-        monkeypatch.setattr("chunkstore.chunk_reader.time.monotonic", lambda: now)
+        monkeypatch.setattr("chunkstore.chunk_damage.time.monotonic", lambda: now)
         ref, file = packed.chunks[0].ref, packed.extents()[b"small"]
         other = pack({b"x": bytes(2000)})
         sound = bytes(store.get(key_of(packed)))
@@ -334,8 +346,45 @@ class TestDamage:
             reader.read(file, 0, file.length)
         assert len(store.calls) == 2
         change(store, packed, sound)
-        now += REPLACED_KNOWN_S
+        now += DAMAGED_S
         assert reader.read(file, 0, file.length) == FILES[b"small"]
+
+    def test_what_a_damaged_chunk_lost_is_not_asked_for_until_it_is_back(
+        self, store: CountingStore, packed: Packed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 100.0
+        monkeypatch.setattr("chunkstore.chunk_damage.time.monotonic", lambda: now)
+        ref, files = packed.chunks[0].ref, packed.extents()
+        reader = ChunkReader(store, DATASET, InChunk(packed))
+        lost, large = files[b"small"], files[b"large"]
+        kept = next(
+            file for file in files.values() if 0 < file.length <= BLOCK_BYTES and file != lost
+        )
+        sound = bytes(store.get(key_of(packed)))
+        damaged = bytearray(sound)
+        damaged[PREAMBLE_BYTES] ^= 1  # the header
+        damaged[ref.head_bytes + lost.offset] ^= 1
+        change(store, packed, bytes(damaged))
+        with pytest.raises(Corrupt):
+            reader.payload(ref)
+        assert store.calls == ["get"] * 2
+        for file in (lost, large):
+            with pytest.raises(Corrupt):
+                reader.read(file, 0, file.length)
+        with pytest.raises(Corrupt):
+            reader.read_many([kept, lost])
+        assert len(store.calls) == 2
+        assert len(reader.read(kept, 0, kept.length)) == kept.length
+        assert len(store.calls) == 3
+        now += DAMAGED_S
+        for _ in range(3):  # the first of these tries again, twice
+            with pytest.raises(Corrupt):
+                reader.read(lost, 0, lost.length)
+        assert len(store.calls) == 5
+        change(store, packed, sound)
+        now += DAMAGED_S
+        assert len(reader.read(large, 0, 9)) == 9
+        assert reader.read(lost, 0, lost.length) == FILES[b"small"]
 
     @pytest.mark.parametrize(
         "dataset",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tests.services.faulty_http import Asked, Fault, Reply
@@ -14,6 +14,7 @@ _KEY = re.compile(rb"(?<=<Key>)[^<]*(?=</Key>)")
 _END = re.compile(rb"<IsTruncated>[^<]*</IsTruncated>")
 PAGE = b"<html><body>It works</body></html>"
 ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>later</Message></Error>"
+_STAMPS = (("ETag", '"page"'), ("Last-Modified", "Tue, 24 Nov 2026 12:00:00 GMT"))
 
 Server = Callable[[Asked], Reply]
 
@@ -127,6 +128,45 @@ def swapped(others: Mapping[str, str], times: int | None = None, *, obeys: bool 
         return server(replace(asked, path=f"{other}?{query}" if query else other))
 
     return fault
+
+
+def no_chunk(keys: Collection[str], change: Callable[[bytes], bytes]) -> Fault:
+    """GETs of these keys are answered with what `change` makes of the object's bytes, ranges of
+    that too."""
+
+    def fault(asked: Asked, server: Server) -> Reply:
+        place = asked.path.partition("?")[0]
+        if asked.method != "GET" or not place.endswith(tuple(f"/{key}" for key in keys)):
+            return server(asked)
+        whole = {name: value for name, value in asked.headers.items() if name != "range"}
+        reply = server(replace(asked, headers=whole))
+        return _ranged(replace(reply, body=change(reply.body)), asked.headers.get("range"))
+
+    return fault
+
+
+def page_for(keys: Collection[str]) -> Fault:
+    """GETs of these keys are answered with 200 and a page, whatever range is asked for."""
+
+    def fault(asked: Asked, server: Server) -> Reply:
+        place = asked.path.partition("?")[0]
+        if asked.method != "GET" or not place.endswith(tuple(f"/{key}" for key in keys)):
+            return server(asked)
+        return Reply(200, (("Content-Type", "text/html"), *_STAMPS), PAGE)
+
+    return fault
+
+
+def _ranged(reply: Reply, wanted: str | None) -> Reply:
+    if wanted is None:
+        return reply
+    size = len(reply.body)
+    first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+    if first >= size:
+        return Reply(416, (("Content-Range", f"bytes */{size}"),))
+    body = reply.body[first : last + 1]
+    place = f"bytes {first}-{first + len(body) - 1}/{size}"
+    return Reply(206, (*reply.headers, ("Content-Range", place)), body)
 
 
 def _key(entry: bytes) -> str:

@@ -22,6 +22,7 @@ from tests.faults.served import Place, Served, errno_of, paths_in_chunk
 BOUND_S = 10.0
 HEADER_HASH = "chunkstore.chunk_format:_verify_header=none"
 PREAMBLE_HASH = "chunkstore.chunk_format:_verify_preamble=none"
+LOST = "chunkstore.chunk_damage:KnownDamage.check=false"
 DATASET = "chunkstore.chunk_reader:ChunkReader._checked=first"
 LARGE_BYTES = 300_000
 """More than a block: its blocks' hashes are in the header."""
@@ -105,10 +106,9 @@ def check(
     measured: Measured,
     damage: Callable[[Path], None],
     hit: set[str],
-    known_for_a_while: bool = False,
 ) -> None:
     """Damage the object: exactly the files `hit` fail, the log says why; then put it back: all are
-    read again, `known_for_a_while` by the case's bound."""
+    read again, the files `hit` as soon as the damage is not known any more."""
     kept = chunk.file.with_name("kept")
     shutil.copy(chunk.file, kept)
     said = len(bench.mount.log)
@@ -126,11 +126,10 @@ def check(
     assert sizes == {path: len(FILES[path]) for path in chunk.paths}
     assert chunk.id in bench.mount.log[said:]
     os.replace(kept, chunk.file)
-    if known_for_a_while:
-        with measured.felt():
-            eventually(lambda: errno_of(bench.mount.path / chunk.paths[0]) is None, "bytes")
     for path in chunk.paths:
         with measured.felt():
+            if path in hit:
+                eventually(lambda path=path: errno_of(bench.mount.path / path) is None, path)
             assert (bench.mount.path / path).read_bytes() == FILES[path]
     measured.note(f"EIO for {len(hit)} of {len(chunk.paths)} files")
 
@@ -156,8 +155,8 @@ def replace(file: Path, data: bytes) -> None:
     "a chunk object cut off",
     promise="EIO for the files that lie behind the cut, the others are served",
     bound_s=BOUND_S,
-    check="chunkstore.chunk_reader:_check_range=none + chunkstore.chunk_reader:verified_file=first"
-    " + dieselfs.fuse.requests.file_reader:_require_all=none",
+    check=f"{LOST} + chunkstore.chunk_reader:_check_range=none"
+    " + chunkstore.chunk_reader:verified_file=first + dieselfs.fuse.requests.file_reader:_require_all=none",
 )
 def test_truncated(bench: Bench, measured: Measured, length: str) -> None:
     chunk = bench.chunk()
@@ -241,7 +240,7 @@ def test_flipped_in_the_preamble(bench: Bench, measured: Measured, at: int) -> N
     "a bit flipped in a small file of a chunk",
     promise="EIO for that file, the others are served",
     bound_s=BOUND_S,
-    check="chunkstore.chunk_reader:verified_file=first",
+    check=f"{LOST} + chunkstore.chunk_reader:verified_file=first",
 )
 def test_flipped_in_a_file(bench: Bench, measured: Measured) -> None:
     chunk = bench.chunk()
@@ -293,13 +292,12 @@ def test_missing(bench: Bench, measured: Measured) -> None:
     "a chunk object replaced by another chunk of the same dataset",
     promise="EIO for its files",
     bound_s=BOUND_S,
-    check="chunkstore.chunk_reader:_check_id=none + chunkstore.chunk_reader:verified_file=first",
+    check=f"{LOST} + chunkstore.chunk_reader:verified_file=first",
 )
 def test_another_chunk(bench: Bench, measured: Measured) -> None:
     chunk, other = bench.chunk(), bench.chunk()
     data = other.file.read_bytes()
-    hit = set(chunk.paths)
-    check(bench, chunk, measured, lambda file: replace(file, data), hit, known_for_a_while=True)
+    check(bench, chunk, measured, lambda file: replace(file, data), set(chunk.paths))
 
 
 @fault_case(

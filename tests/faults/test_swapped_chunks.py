@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +22,10 @@ from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
 from tests.eventually import eventually
 from tests.faults.case import Measured, fault_case
-from tests.faults.misbehaving_s3 import swapped
+from tests.faults.misbehaving_s3 import no_chunk, page_for, swapped
 from tests.faults.reading import content
 from tests.faults.served import NAME, CloudPlace, Served, errno_of, paths_in_chunk
-from tests.services.faulty_http import FaultyProxy
+from tests.services.faulty_http import Fault, FaultyProxy
 
 FILES = {f"f{number:03}": content(f"f{number:03}", 8000) for number in range(8 * 32 - 5)}
 """In 32 chunks, of which the last one is shorter than the others."""
@@ -38,6 +38,7 @@ RIGHT_AGAIN_S = 10.0
 GETS_OF_A_WRONG_CHUNK = 10
 """Its 8 files would ask for it 34 times, if nothing were remembered."""
 BOUND_S = 20.0
+REMEMBERED = "chunkstore.chunk_damage:KnownDamage.check=false"
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ def check_store_is_well(mount: Served) -> None:
     "a store that answers with another chunk's bytes for one chunk in four, under readers of all chunks",
     promise="EIO for the files of these chunks after two attempts, remembered for 1 s; readers of the others do not wait; served when the store is right again",
     bound_s=BOUND_S,
-    check="chunkstore.chunk_reader:ChunkReader._check_replaced=none",
+    check=REMEMBERED,
 )
 def test_swapped(bench: Bench, measured: Measured, plan: tuple[str, ...]) -> None:
     sound, wrong = bench.paths(wrong=False), bench.paths(wrong=True)
@@ -167,6 +168,52 @@ def test_swapped(bench: Bench, measured: Measured, plan: tuple[str, ...]) -> Non
         assert all((mount.path / path).read_bytes() == FILES[path] for path in wrong)
     rate = undisturbed.sound_s / reading.sound_s
     measured.note(f"sound chunks at {rate:.2f} of the undisturbed rate")
+    measured.note(f"EIO within {reading.longest_s(wrong):.2f} s")
+    measured.note(f"{gets} requests for {len(bench.others)} wrong chunks")
+
+
+NO_CHUNK: dict[str, Callable[[Collection[str]], Fault]] = {
+    "a page of 200": page_for,
+    "nothing": lambda keys: no_chunk(keys, lambda data: b""),
+    "garbage": lambda keys: no_chunk(keys, lambda data: content("garbage", len(data))),
+    "the head": lambda keys: no_chunk(keys, lambda data: data[:1200]),
+    "the half": lambda keys: no_chunk(keys, lambda data: data[: len(data) // 2]),
+}
+
+
+@pytest.mark.parametrize("kind", NO_CHUNK)
+@fault_case(
+    "a store that answers with no chunk for one chunk in four: with a page, nothing, random bytes, or half of the chunk",
+    promise="EIO for the files that are not there after two attempts, remembered while they are not; what half a chunk has is served, and so is the rest when the store is right again",
+    bound_s=BOUND_S,
+    check=REMEMBERED,
+)
+def test_no_chunk(bench: Bench, measured: Measured, kind: str) -> None:
+    sound, wrong = bench.paths(wrong=False), bench.paths(wrong=True)
+    with mounted_at(bench, "mnt") as mount:
+        bench.proxy.fails(NO_CHUNK[kind](bench.others))
+        with measured.felt():
+            reading = read_all(mount.path, sound, wrong)
+        gets = bench.gets()
+        failed = {path for path in FILES if isinstance(reading.found[path], OSError)}
+        assert {reading.found[path].errno for path in failed} == {errno.EIO}
+        assert {p: reading.found[p] for p in FILES if p not in failed} == {
+            p: FILES[p] for p in FILES if p not in failed
+        }
+        if kind == "the half":
+            assert failed < set(wrong)
+        else:
+            assert failed == set(wrong)
+        check_store_is_well(mount)
+        read_one_by_one = len(wrong) - len(failed)
+        assert gets - read_one_by_one <= GETS_OF_A_WRONG_CHUNK * len(bench.others)
+        bench.proxy.fails(None)
+        with measured.felt():
+            for path in failed:
+                eventually(
+                    lambda path=path: errno_of(mount.path / path) is None, path, RIGHT_AGAIN_S
+                )
+        assert all((mount.path / path).read_bytes() == FILES[path] for path in wrong)
     measured.note(f"EIO within {reading.longest_s(wrong):.2f} s")
     measured.note(f"{gets} requests for {len(bench.others)} wrong chunks")
 
