@@ -57,6 +57,7 @@ QUICK = {
     "bench_ssd_policies": ["--quick"],
     "bench_ssd_tier": ["--quick"],
     "bench_survival": ["--quick"],
+    "bench_swapped_store": ["--quick"],
     "bench_training": ["--quick"],
     "bench_throttled_put": ["--quick"],
     "bench_versions": ["--quick"],

@@ -12,7 +12,7 @@ import multiprocessing
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +39,9 @@ class Throttling:
     lasts_s: float = 0.0
     factor: float = 10.0
     keeps_chunks: bool = False
+    get_latency_s: float = 0.0
+    swaps_one_in: int = 0
+    """While it swaps, one chunk in so many is answered with the bytes of another one."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,8 @@ def _serve(rules: Throttling, pipe: Connection) -> None:
     objects: dict[str, bytes | int] = {}
     uploads = _Uploads(rules)
     lock = threading.Lock()
+    others: dict[str, str] = {}
+    """While the server swaps: the keys of wrong chunks, and of those that come instead."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -94,7 +99,8 @@ def _serve(rules: Throttling, pipe: Connection) -> None:
             if "list-type" in query:
                 self.reply(200, self.listing(query["prefix"][0] if "prefix" in query else ""))
                 return
-            body = objects.get(self.key)
+            time.sleep(rules.get_latency_s)
+            body = objects.get(others.get(self.key, self.key))
             if not isinstance(body, bytes):
                 self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
                 return
@@ -156,7 +162,14 @@ def _serve(rules: Throttling, pipe: Connection) -> None:
     pipe.send(server.server_address[1])
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     with suppress(EOFError):  # the process that started this one has ended, in whatever way
-        pipe.recv()
+        while True:
+            swaps = pipe.recv()
+            others.clear()
+            if swaps:
+                keys = sorted(key for key in objects if "/chunks/" in key)
+                wrong = keys[1 :: rules.swaps_one_in]
+                others.update(zip(wrong, keys[: len(wrong)], strict=True))
+            pipe.send(sorted(others))
 
 
 def _size(kept: bytes | int) -> int:
@@ -166,6 +179,14 @@ def _size(kept: bytes | int) -> int:
 @contextmanager
 def throttling_server(rules: Throttling) -> Iterator[str]:
     """Start a server; the URL of an empty store in it, for which `CREDENTIALS` will do."""
+    with swapping_server(rules) as (url, _):
+        yield url
+
+
+@contextmanager
+def swapping_server(rules: Throttling) -> Iterator[tuple[str, Callable[[bool], list[str]]]]:
+    """Start a server as `throttling_server` does; its URL, and what has it swap chunks from then
+    on, or stop that, and returns the keys of the wrong ones."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(rules, theirs), daemon=True)
@@ -173,7 +194,12 @@ def throttling_server(rules: Throttling) -> Iterator[str]:
     theirs.close()
     try:
         port = ours.recv()
-        yield f"s3://bucket/store?endpoint=http://127.0.0.1:{port}&region=us-east-1"
+
+        def swap(swaps: bool) -> list[str]:
+            ours.send(swaps)
+            return list(ours.recv())
+
+        yield f"s3://bucket/store?endpoint=http://127.0.0.1:{port}&region=us-east-1", swap
     finally:
         process.kill()
         process.join()
