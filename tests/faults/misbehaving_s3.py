@@ -57,12 +57,20 @@ def foreign(old: bytes, new: bytes) -> Fault:
     return listing(lambda entries: [_KEY.sub(lambda k: k[0].replace(old, new), e) for e in entries])
 
 
-def looping(asked: Asked, server: Server) -> Reply:
+def looping() -> Fault:
     """Every listing that has a key goes on with the page that it began with, for ever."""
-    if not is_listing(asked):
-        return server(asked)
-    reply = server(_first_page(asked))
-    return _continued(reply) if _ENTRY.search(reply.body) else reply
+    pages: dict[str, Reply] = {}
+
+    def fault(asked: Asked, server: Server) -> Reply:
+        if not is_listing(asked):
+            return server(asked)
+        first = _first_page(asked)
+        if asked == first or first.path not in pages:
+            pages[first.path] = server(first)
+        reply = pages[first.path]
+        return _continued(reply) if _ENTRY.search(reply.body) else reply
+
+    return fault
 
 
 def empty_pages(asked: Asked, server: Server) -> Reply:

@@ -15,7 +15,7 @@ from tests.services.faulty_http import Fault, FaultyProxy
 
 FILES = {f"f{number:02}": content(str(number), 3000) for number in range(20)}
 WRONG: dict[str, Fault] = {
-    "looping": misbehaving_s3.looping,
+    "looping": misbehaving_s3.looping(),
     "unsorted": misbehaving_s3.unsorted,
     "doubled": misbehaving_s3.doubled,
 }

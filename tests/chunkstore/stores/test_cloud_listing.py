@@ -55,7 +55,7 @@ def store(proxied_s3_url: str) -> CloudStore:
 
 @pytest.mark.parametrize(
     "fault",
-    [misbehaving_s3.looping, misbehaving_s3.doubled, misbehaving_s3.unsorted],
+    [misbehaving_s3.looping(), misbehaving_s3.doubled, misbehaving_s3.unsorted],
     ids=["looping", "doubled", "unsorted"],
 )
 def test_such_a_listing_is_refused_with_the_name_of_the_store(
