@@ -85,7 +85,8 @@ def scrub(
     from dieselfs.checking.scrub import JOBS
 
     if cached or task is not None:
-        if not cached or dataset is not None or any((rate, sample, seed, restart, files, jobs)):
+        others = (dataset, rate, sample, seed, jobs)
+        if not cached or restart or files or any(other is not None for other in others):
             raise UsageError(
                 "--cached verifies what node memory holds, whole and of all datasets",
                 "write `dlcmd scrub --cached`, or `dlcmd scrub --cached --task NAME`",

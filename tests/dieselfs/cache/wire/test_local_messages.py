@@ -281,6 +281,8 @@ GOLDEN_MESSAGES = [
     local_messages.TaskReported(task_fields(TASK, 0), 0),
     local_messages.TaskReported(task_fields(TASK, 1), 1),
     local_messages.EventsReported(((True, WHOLE.name), (False, PART.name))),
+    local_messages.ScrubMemory(),
+    local_messages.MemoryScrubbed(3, 1 << 40, (WHOLE.name, PART.name)),
 ]
 
 

@@ -76,6 +76,46 @@ def test_wrong_options(dlcmd: Dlcmd, options: list[str]) -> None:
     assert dlcmd("scrub", *options, "pets").code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--cached", "pets"],
+        ["--cached", "--rate", "1G"],
+        ["--cached", "--sample", "5%"],
+        ["--cached", "--seed", "0"],
+        ["--cached", "--restart"],
+        ["--cached", "--files"],
+        ["--cached", "-j", "2"],
+        ["--task", "none"],
+        ["--task", "none", "pets"],
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_go_with_cached(dlcmd: Dlcmd, options: list[str]) -> None:
+    result = dlcmd("scrub", *options)
+    assert result.code == ExitCode.USAGE
+    assert "--cached verifies what node memory holds, whole and of all datasets" in result.err
+    assert "write `dlcmd scrub --cached`, or `dlcmd scrub --cached --task NAME`" in result.err
+
+
+def test_no_dataset(dlcmd: Dlcmd) -> None:
+    result = dlcmd("scrub")
+    assert result.code == ExitCode.USAGE
+    assert "no dataset is named" in result.err
+
+
+def test_cached_without_tasks(
+    dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    result = dlcmd("scrub", "--cached")
+    assert (result.code, result.lines) == (ExitCode.OK, [])
+    result = dlcmd("scrub", "--cached", "--task", "none")
+    assert result.code == ExitCode.FAILURE
+    assert "no task none on this node" in result.err
+    assert "`dlcmd task ls` lists them" in result.err
+
+
 @pytest.mark.usefixtures("pets")
 @pytest.mark.parametrize("rate", ["200MiB/s", "1G", "100000000"])
 def test_rates(dlcmd: Dlcmd, rate: str) -> None:
