@@ -185,7 +185,7 @@ def test_a_key_of_another_type(
     measured.note(f"{place}: refused, replaced")
 
 
-@pytest.mark.timeout(60 + 10 * ROUNDS)
+@pytest.mark.timeout(240 + 10 * ROUNDS)
 @fault_case(
     "keys of the index in Redis are damaged at random: deleted, of another type, fields lost or "
     "changed",
