@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -24,17 +23,13 @@ from metadata.blob_layout import BlobLayout
 from metadata.errors import KernelImageUnwritable
 from metadata.kernel_image import WRITER_VERSION, write_kernel_image
 from metadata.kernel_image_inodes import ImageOwner
+from metadata.kernel_image_name import IMAGE_SUFFIX, image_name_parts
 from metadata.snapshot import Snapshot
 from metadata.snapshot_folder import SUFFIX, file_name, publish
 
 log = logging.getLogger(__name__)
 
-IMAGE_SUFFIX: Final = ".erofs"
 _READ_BYTES: Final = 1 << 20
-_NAME: Final = re.compile(
-    r"(?P<dataset>[A-Za-z0-9][A-Za-z0-9._-]*)-(?P<snapshot>[0-9]{1,20}-[0-9a-f]{32})"
-    r"-u[0-9]{1,10}-g[0-9]{1,10}(-private)?-w[0-9]{1,9}-[0-9a-f]{32}" + re.escape(IMAGE_SUFFIX)
-)
 
 
 def kernel_image(
@@ -79,12 +74,6 @@ def remove_with_images(snapshot: Path) -> None:
     for path in snapshot.parent.glob(f"{stem}-u*{IMAGE_SUFFIX}"):
         if image_name_parts(path.name):
             path.unlink(missing_ok=True)
-
-
-def image_name_parts(name: str) -> tuple[str, str] | None:
-    """Return (dataset, snapshot id) of an image's path or file name; None for other names."""
-    match = _NAME.fullmatch(os.path.basename(name))
-    return (match["dataset"], match["snapshot"]) if match else None
 
 
 def _stem(snapshot: Snapshot, owner: ImageOwner) -> str:

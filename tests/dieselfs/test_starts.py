@@ -28,6 +28,7 @@ STARTS = {
     "import dieselfs": ({"click", "logging", *OF_NAMES, *OF_ERRORS, *HASHES}, 1),
     "dlcmd --help": ({"logging", "ctypes", "json", *OF_NAMES, *OF_ERRORS, *HASHES}, 22),
     "dlcmd ls": ({"msgspec", *OF_ERRORS, *HASHES}, 84),
+    "dlcmd mounts": ({"numpy", "lmdb", *OF_ERRORS}, 84),
     "dlcmd ls pets": ({"msgspec", *OF_ERRORS, *HASHES}, 109),
 }
 """What each must not import, and how many modules of ours it may."""

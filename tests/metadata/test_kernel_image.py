@@ -25,8 +25,9 @@ from metadata.blob_layout import BLOCK_BYTES, DEVICE_BLOCKS, BlobLayout
 from metadata.erofs_format import TYPE_DIRECTORY, TYPE_FIFO, TYPE_LINK, TYPE_REGULAR
 from metadata.errors import KernelImageUnwritable
 from metadata.kernel_image import CONTROL_NAME, write_kernel_image
-from metadata.kernel_image_file import image_name_parts, kernel_image
+from metadata.kernel_image_file import kernel_image
 from metadata.kernel_image_inodes import ImageOwner
+from metadata.kernel_image_name import image_name_parts
 from metadata.snapshot import Snapshot
 from tests.metadata import snapshot_trees
 from tests.metadata.kernel_image_reader import ImageEntry, KernelImageReader, KernelImageRefused

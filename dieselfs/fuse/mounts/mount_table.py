@@ -21,7 +21,7 @@ from typing import Any, Final
 from chunkstore.chunk_id import print_id
 from dieselfs.fuse.mounts.control_names import CONTROL_FOLDER, DATASET_NAME
 from dieselfs.fuse.mounts.loop_devices import backing_file
-from metadata.kernel_image_file import image_name_parts
+from metadata.kernel_image_name import image_name_parts
 
 FUSE_TYPE: Final = "fuse.dieselfs"
 EROFS_TYPE: Final = "erofs"

@@ -9,7 +9,7 @@ from chunkstore.errors import StoreFull
 from chunkstore.leases import Lease, new_lease_id, write_lease
 from dieselfs.assembly import open_index, open_store
 from dieselfs.client import Client
-from metadata.kernel_image_file import image_name_parts
+from metadata.kernel_image_name import image_name_parts
 from tests.dieselfs.cli.conftest import Dlcmd
 
 pytestmark = pytest.mark.usefixtures("pets")
