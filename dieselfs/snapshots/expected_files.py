@@ -42,14 +42,21 @@ class ExpectedFiles:
         return snapshot
 
     def of(self, chunk: ChunkId) -> FileColumns | None:
-        """Return the files of a chunk; None if no snapshot names it."""
+        """Return the files of a chunk; None if no snapshot names it.
+
+        The columns are copies, since a view would show what is written to the file later. Raises
+        `SnapshotRefused` if the snapshot was damaged: a sound chunk is not to blame for it.
+        """
         found = self._place(chunk)
         if found is None:
             return None
         snapshot, number = found
         files, columns = snapshot.files_in_chunk(number), snapshot.columns
         rows = slice(files.start, files.stop)
-        return FileColumns(columns.offset[rows], columns.length[rows], columns.hash[rows])
+        parts = (columns.offset[rows], columns.length[rows], columns.hash[rows])
+        found_files = FileColumns(*(part.copy() for part in parts))
+        snapshot.check_unchanged()
+        return found_files
 
     def chunk(self, chunk: ChunkId) -> ChunkRef | None:
         """Return a chunk with its lengths; None if no snapshot names it."""
@@ -62,7 +69,10 @@ class ExpectedFiles:
         return None if found is None else found.object_bytes
 
     def only_file(self, chunk: ChunkId) -> FileExtent | None:
-        """Return the file that is a chunk's whole payload; None if the chunk has no such file."""
+        """Return the file that is a chunk's whole payload; None if the chunk has no such file.
+
+        Raises `SnapshotRefused` as `of` does.
+        """
         found = self._place(chunk)
         if found is None:
             return None
@@ -71,6 +81,7 @@ class ExpectedFiles:
         if len(inodes) != 1:
             return None
         file = snapshot.extent(inodes[0])
+        snapshot.check_unchanged()
         return file if (file.offset, file.length) == (0, file.chunk.payload_bytes) else None
 
     def _place(self, chunk: ChunkId) -> tuple[Snapshot, int] | None:
