@@ -116,7 +116,10 @@ class Snapshot:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             header = decode_header(file.read(MAX_HEADER_BYTES), size)
-            map_ = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+            try:
+                map_ = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+            except ValueError as error:  # it is shorter than a moment ago
+                raise SnapshotRefused(f"{path} was truncated: {error}") from error
             return cls(Path(path), header, map_, guarded(map_, file.fileno()))
 
     @classmethod

@@ -1,6 +1,7 @@
 """A snapshot that is not sound is refused with the reason; if damage comes later, the reader gets
 an error, not a crash."""
 
+import os
 import random
 import stat
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from metadata.errors import SnapshotRefused
 from metadata.snapshot import ROOT, Snapshot
 from metadata.snapshot_format import (
     MAX_HEADER_BYTES,
+    SnapshotHeader,
     blank_hashes,
     decode_header,
     encode_header,
@@ -48,6 +50,18 @@ def test_wrong_length(tmp_path: Path, sound: bytes) -> None:
         assert "truncated" in refused(data, tmp_path)
     for length in range(200):
         refused(sound[:length], tmp_path)
+
+
+def test_truncated_while_it_is_opened(
+    tmp_path: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def truncated(data: bytes, size: int) -> SnapshotHeader:
+        header = decode_header(data, size)
+        os.truncate(tmp_path / "damaged.snapshot", 100)
+        return header
+
+    monkeypatch.setattr("metadata.snapshot.decode_header", truncated)
+    assert "truncated" in refused(sound, tmp_path)
 
 
 def test_any_flipped_bit_of_the_header_is_found_when_opened(tmp_path: Path, sound: bytes) -> None:
