@@ -3,10 +3,9 @@
 Everything else is in pyproject.toml.
 
 They are optional: where there is no compiler the package installs without; look-ups are slower, and
-a damaged LMDB file or a truncated snapshot may
-end a process by a signal. With DIESELFS_STABLE_ABI=1, which `make dist`
-sets, they keep to the stable ABI of Python 3.11, so that one wheel serves that Python and all later
-ones.
+a damaged LMDB file or a truncated snapshot may end a process by a signal. With
+DIESELFS_STABLE_ABI=1, which `make dist` sets, they keep to the stable ABI of Python 3.11, so that
+one wheel serves that Python and all later ones.
 """
 
 import os

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError, MountpointBusy
+from dieselfs.fuse.mounts.daemon_names import SERVER, SUPERVISOR, daemons_of, process_state
 from dieselfs.fuse.mounts.mount_table import MountState, entry_at
-from dieselfs.fuse.mounts.mountpoint import unmount
-from tests.eventually import eventually
+from dieselfs.fuse.mounts.mountpoint import mount_at, unmount
+from tests.eventually import PATIENCE_S, eventually
 from tests.mount.mounting import end, listed, mounted, start
 from tests.mount.packing import PackedDataset, random_bytes
+from tests.stopping import stop
 
 
 def mounts_reads_and_unmounts(packed: PackedDataset, folder: Path) -> None:
@@ -47,6 +49,22 @@ def is_told_who_uses_a_mount(packed: PackedDataset, folder: Path) -> None:
                 unmount(mount.path, lazy=True)
             finally:
                 user.kill()
+
+
+def unmounts_although_the_daemon_is_stopped(packed: PackedDataset, folder: Path) -> None:
+    """By `dlcmd umount`, which aborts the user's own connection and kills the user's processes."""
+    with mounted(packed, folder) as mount:
+        daemons = daemons_of(mount_at(mount.path).device)
+        assert {daemon.role for daemon in daemons} == {SUPERVISOR, SERVER}
+        for daemon in daemons:
+            stop(daemon.pid)
+        command = [sys.executable, "-m", "dieselfs", "umount", os.fspath(mount.path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        assert "its daemon did not answer: the connection was aborted" in done.stderr
+        assert entry_at(mount.path) is None
+        for daemon in daemons:
+            eventually(lambda daemon=daemon: process_state(daemon.pid) in ("", "Z"), "its end")  # type: ignore[misc]
 
 
 def mounts_again_after_the_daemon_was_killed(packed: PackedDataset, folder: Path) -> None:
@@ -79,6 +97,7 @@ def main() -> None:
         mounts_reads_and_unmounts,
         ends_a_mount_by_a_signal,
         is_told_who_uses_a_mount,
+        unmounts_although_the_daemon_is_stopped,
         mounts_again_after_the_daemon_was_killed,
         is_told_that_allow_other_needs_leave,
         is_told_that_the_mountpoint_is_not_his,

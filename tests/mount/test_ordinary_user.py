@@ -93,4 +93,4 @@ def test_an_ordinary_user_mounts_and_unmounts(small: PackedDataset, open_folder:
         },
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("passed") == 6
+    assert done.stdout.count("passed") == 7
