@@ -60,6 +60,8 @@ class NodeChunks(PlainChunks):
 
     def fetch_one(self, block: CacheBlock) -> None:
         assert self.opened.wait(PATIENCE_S)
+        if self.payload(block.chunk.id) is not None:  # fetched since it was found missing
+            return
         if block.chunk.id != ON_SSD.id:
             count_fetched(OBJECT_BYTES)
         if not self.keeps:

@@ -160,7 +160,7 @@ def test_a_profile_is_a_row_of_a_job_table(node: NodeHere, pictures: Path, tmp_p
     assert "only a lower bound" in found.err
     assert (record["job"], record["dataset"]) == ("resnet", "pets")
     assert record["speed_is_lower_bound"]
-    assert record["waited_share"] > 0.3
+    assert record["waited_share"] > 0.1
     assert 0 < record["speed_bytes_per_s"] < 2 * MIB
     table = tmp_path / "jobs.csv"
     table.write_bytes(found.out)
