@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import FileColumns
 from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import Corrupt
+from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 
 
@@ -45,7 +47,7 @@ class ExpectedFiles:
         """Return the files of a chunk; None if no snapshot names it.
 
         The columns are copies, since a view would show what is written to the file later. Raises
-        `SnapshotRefused` if the snapshot was damaged: a sound chunk is not to blame for it.
+        `Corrupt`, which names the snapshot, if that was damaged since it was opened.
         """
         found = self._place(chunk)
         if found is None:
@@ -55,7 +57,7 @@ class ExpectedFiles:
         rows = slice(files.start, files.stop)
         parts = (columns.offset[rows], columns.length[rows], columns.hash[rows])
         found_files = FileColumns(*(part.copy() for part in parts))
-        snapshot.check_unchanged()
+        _check_unchanged(snapshot)
         return found_files
 
     def chunk(self, chunk: ChunkId) -> ChunkRef | None:
@@ -71,7 +73,7 @@ class ExpectedFiles:
     def only_file(self, chunk: ChunkId) -> FileExtent | None:
         """Return the file that is a chunk's whole payload; None if the chunk has no such file.
 
-        Raises `SnapshotRefused` as `of` does.
+        Raises `Corrupt` as `of` does.
         """
         found = self._place(chunk)
         if found is None:
@@ -81,7 +83,7 @@ class ExpectedFiles:
         if len(inodes) != 1:
             return None
         file = snapshot.extent(inodes[0])
-        snapshot.check_unchanged()
+        _check_unchanged(snapshot)
         return file if (file.offset, file.length) == (0, file.chunk.payload_bytes) else None
 
     def _place(self, chunk: ChunkId) -> tuple[Snapshot, int] | None:
@@ -96,3 +98,11 @@ class ExpectedFiles:
             if number is not None:
                 return snapshot, number
         return None
+
+
+def _check_unchanged(snapshot: Snapshot) -> None:
+    """Raise `Corrupt` if the file of a snapshot was changed since it was opened."""
+    try:
+        snapshot.check_unchanged()
+    except SnapshotRefused as error:
+        raise Corrupt(f"chunks cannot be compared with their snapshot: {error}") from error
