@@ -9,7 +9,7 @@ CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test test-racy test-docs test-dist test-frameworks test-ceph test-slurm slurm-packages docs dist soak fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-racy test-docs test-dist test-frameworks test-ceph test-slurm slurm-packages docs dist soak damage fuzz sanitize simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -67,6 +67,9 @@ slurm-packages:
 soak: torch  ## half an hour of training while its store and other mounts come and go; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.faults.soak $(SOAK_ARGS)
 	@$(PYTHON_IN_VENV) -m tests.mount.soak $(SOAK_ARGS)
+
+damage: torch  ## 300 files of all kinds damaged at random, under a mount and under every command; DAMAGE_ARGS="--count 20"
+	@$(PYTHON_IN_VENV) -m tests.faults.random_damage $(DAMAGE_ARGS)
 
 fuzz: torch  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapshot"
 	@$(PYTHON_IN_VENV) -m tests.fuzz.fuzz $(FUZZ_ARGS)

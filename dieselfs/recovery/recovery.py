@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 from chunkstore.chunk_format import ChunkHead, DatasetRef
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog
 from chunkstore.counted import agreed, counted
+from chunkstore.errors import Corrupt
 from chunkstore.object_keys import snapshot_key
 from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
@@ -92,6 +95,9 @@ def _check(options: RecoveryOptions, index: KeyValueStore | None) -> None:
         raise UsageError("a recovery to a snapshot needs a snapshot folder", "name one")
 
 
+_WITHOUT_CHUNKS: Final = "continue without their files with --without-chunks"
+
+
 @dataclass(slots=True)
 class _Recovery:
     """One run of a recovery."""
@@ -105,6 +111,8 @@ class _Recovery:
     _moved: int = 0
     _adopted: Sequence[ChunkRef] = ()
     _entries: int = 0
+    _unreadable: dict[ChunkId, ChunkRef] = field(default_factory=dict)
+    """Chunks whose header is damaged, and without which the recovery goes on."""
 
     def run(self) -> RecoveryReport:
         history = self._read()
@@ -118,8 +126,7 @@ class _Recovery:
             raise HistoryDamaged(
                 f"{counted(len(lost), 'chunk')} of {self._name} {agreed(len(lost), 'are')} not in "
                 f"the store, the first is {lost[0].id}",
-                "restore them from a copy of the store, or continue without their files with "
-                "--without-chunks",
+                f"restore them from a copy of the store, or {_WITHOUT_CHUNKS}",
             )
         if self._options.adopt:
             history = self._with_adopted(history)
@@ -133,7 +140,7 @@ class _Recovery:
             report = self._since(history, dataset, self._options.since)
         else:
             report = self._whole(history, dataset)
-        return replace(report, lost_chunks=lost)
+        return replace(report, lost_chunks=[*lost, *self._unreadable.values()])
 
     # -- the history -------------------------------------------------------------------------------
 
@@ -303,7 +310,15 @@ class _Recovery:
             self._progress.advance(0, ref.head_bytes)
             if ref.id in lost:
                 return empty_head(dataset, ref)
-            return reader.head(ref.id, ref.head_bytes)
+            try:
+                return reader.head(ref.id, ref.head_bytes)
+            except Corrupt as error:
+                if not self._options.without_chunks:
+                    raise HistoryDamaged(
+                        str(error), f"restore it from a copy of the store, or {_WITHOUT_CHUNKS}"
+                    ) from error
+                self._unreadable[ref.id] = ref
+                return empty_head(dataset, ref)
 
         self._entries = 0
         return rebuild(

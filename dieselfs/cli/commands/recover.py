@@ -70,7 +70,9 @@ _SHOWN: Final = 1000
     "--without-commits", is_flag=True, help="If commits are lost, rebuild the log from the chunks."
 )
 @click.option(
-    "--without-chunks", is_flag=True, help="If chunks are lost, go on without the files in them."
+    "--without-chunks",
+    is_flag=True,
+    help="If chunks are lost or their headers damaged, go on without the files in them.",
 )
 @click.option(
     "--dataset-id", metavar="ID", help="Id of the dataset, if the store holds several of this name."
@@ -322,7 +324,7 @@ def _summary(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
         yield f"{counted(len(report.adopted), 'chunk')} {would}committed"
     if report.lost_chunks:
         yield (
-            f"{counted(len(report.lost_chunks), 'chunk')} not in the store: their files are missing"
+            f"{counted(len(report.lost_chunks), 'chunk')} lost or damaged: their files are missing"
         )
     if state is not None:
         yield (

@@ -326,6 +326,30 @@ def test_a_lost_chunk_is_named_and_gone_on_without_when_told() -> None:
         assert (found.get(path) == data) == (chunks[path] != lost)
 
 
+def test_a_chunk_with_a_damaged_header_is_gone_on_without_when_told() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, files = make_dataset(store, index, 2)
+    chunks = {path: bytes(dataset.namespace.stat(path).row["chunk"]) for path in files}
+    damaged = chunks[min(files)]
+    key = chunk_key("pets", ChunkId(damaged))
+    whole = bytes(store.get(key))
+    store.delete(key)
+    store.create(key, [whole[:100], bytes([whole[100] ^ 1]), whole[101:]])
+    again = MemoryStore()
+    with pytest.raises(HistoryDamaged, match=str(ChunkId(damaged))) as refused:
+        recover(store, again, "pets")
+    assert "--without-chunks" in refused.value.hint
+    report = recover(store, again, "pets", RecoveryOptions(without_chunks=True))
+    assert [ref.id.value for ref in report.lost_chunks] == [damaged]
+    found = contents(open_dataset(store, again, "pets"))
+    for path, data in files.items():
+        assert (found.get(path) == data) == (chunks[path] != damaged)
+    store.delete(key)
+    store.create(key, [whole])
+    assert recover(store, again, "pets").lost_chunks == []
+    assert contents(open_dataset(store, again, "pets")) == files
+
+
 class Interrupting(MemoryObjectStore):
     """The objects of another store; something happens before the first chunk is read, and before
     the last."""
