@@ -101,7 +101,7 @@ def test_the_next_master_adopts_chunks_that_have_their_heads(
     assert default_budget_bytes(folder.path) > 0
     following = Master(folder, source, 3 * SIZE, owns=lambda name: True)
     assert set(following.names()) == set(heads_in(folder)) == {block_of(3).name}
-    assert os.listdir(folder.chunks) == [block_of(3).name]
+    eventually(lambda: os.listdir(folder.chunks) == [block_of(3).name], "it is verified")
     assert following.statistics().cached_bytes == SIZE
     following.close()
 
