@@ -27,7 +27,7 @@ class Damage:
 
     message: str
     has_head: bool
-    """Whether the head is sound. Without it no block of a large file can be verified."""
+    """The head is sound. Without it no block of a large file can be verified."""
     intact: frozenset[int] | None
     """The payload offsets of the intact files of up to 256 KiB; None if these are not known."""
 

@@ -57,7 +57,7 @@ READING = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What was damaged and seen."""
+    """The damage, and the counts of what followed."""
 
     damaged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     rounds: int = 0
@@ -66,7 +66,7 @@ class Outcome:
     refused_commands: int = 0
     commands: int = 0
     faults: list[str] = field(default_factory=list)
-    """What went wrong: wrong bytes, signals, hangs, unexpected ends."""
+    """Wrong bytes, signals, hangs and unexpected ends, in words."""
 
     @property
     def count(self) -> int:

@@ -161,15 +161,17 @@ def test_swapped(bench: Bench, measured: Measured, plan: tuple[str, ...]) -> Non
         assert gets <= GETS_OF_A_WRONG_CHUNK * len(bench.others)
         bench.proxy.fails(None)
         with measured.felt():
-            for path in wrong:
-                eventually(
-                    lambda path=path: errno_of(mount.path / path) is None, path, RIGHT_AGAIN_S
-                )
+            wait_until_right(mount, wrong)
         assert all((mount.path / path).read_bytes() == FILES[path] for path in wrong)
     rate = undisturbed.sound_s / reading.sound_s
     measured.note(f"sound chunks at {rate:.2f} of the undisturbed rate")
     measured.note(f"EIO within {reading.longest_s(wrong):.2f} s")
     measured.note(f"{gets} requests for {len(bench.others)} wrong chunks")
+
+
+def wait_until_right(mount: Served, paths: Collection[str]) -> None:
+    for path in paths:
+        eventually(lambda path=path: errno_of(mount.path / path) is None, path, RIGHT_AGAIN_S)
 
 
 NO_CHUNK: dict[str, Callable[[Collection[str]], Fault]] = {
@@ -209,10 +211,7 @@ def test_no_chunk(bench: Bench, measured: Measured, kind: str) -> None:
         assert gets - read_one_by_one <= GETS_OF_A_WRONG_CHUNK * len(bench.others)
         bench.proxy.fails(None)
         with measured.felt():
-            for path in failed:
-                eventually(
-                    lambda path=path: errno_of(mount.path / path) is None, path, RIGHT_AGAIN_S
-                )
+            wait_until_right(mount, failed)
         assert all((mount.path / path).read_bytes() == FILES[path] for path in wrong)
     measured.note(f"EIO within {reading.longest_s(wrong):.2f} s")
     measured.note(f"{gets} requests for {len(bench.others)} wrong chunks")

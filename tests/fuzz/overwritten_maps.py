@@ -1,7 +1,7 @@
 """Files that are overwritten, truncated and restored at random under their readers' maps.
 
-A program of its own writes, so that bytes change between any two instructions of a look-up. Each
-answer must be right, or the snapshot refused; nothing may end the reader. `make sanitize` runs it
+A program of its own writes, so that bytes change between any two instructions of a look-up. Answers
+and refusals are counted and not compared; nothing may end the reader. `make sanitize` runs it
 with the extensions built for ASan and UBSan: they find a number that was checked and read again.
 """
 

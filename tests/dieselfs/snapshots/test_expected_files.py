@@ -1,5 +1,5 @@
-"""What snapshots expect of chunks: as their trees say; a damaged snapshot is refused, or what it
-says is bounded."""
+"""The files that snapshots expect in chunks are those of their trees. A damaged snapshot is
+refused, or its answers are within bounds."""
 
 from __future__ import annotations
 

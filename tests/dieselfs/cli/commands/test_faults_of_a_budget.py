@@ -117,7 +117,7 @@ def test_a_job_held_to_little_makes_nothing_look_sick(
 def test_an_unmount_while_readers_wait_ends_when_they_have_their_files(
     node: NodeHere, directory: FolderDirectory, photographs: Path
 ) -> None:
-    """Whoever has a file open still reads at the job's rate: no way around its share."""
+    """A reader that has a file open still reads at the job's rate: no way around its share."""
     rate = 8 * RATE
     directory.allocate_remote_io("slow", rate, origin="hand")
     daemon = node.mount("--job", "slow")
