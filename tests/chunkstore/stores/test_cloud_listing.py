@@ -70,10 +70,11 @@ def test_a_listing_without_keys_that_goes_on_for_ever_is_given_up(
     store: CloudStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3_proxy.fault = misbehaving_s3.empty_pages
-    monkeypatch.setattr(cloud_listing, "PAGE_TIMEOUT_S", 0.3)
-    for ask in (lambda: list(store.list("datasets/")), lambda: store.folders("datasets/")):
-        with pytest.raises(Unavailable, match=r"no new key in 0\.3 s"):
-            ask()
+    with monkeypatch.context() as patched:
+        patched.setattr(cloud_listing, "PAGE_TIMEOUT_S", 0.3)
+        for ask in (lambda: list(store.list("datasets/")), lambda: store.folders("datasets/")):
+            with pytest.raises(Unavailable, match=r"no new key in 0\.3 s"):
+                ask()
     asked = len(s3_proxy.asked)
     s3_proxy.fault = None
     assert len(list(store.list("datasets/"))) == 5
