@@ -7,25 +7,19 @@ other. A block that is needed earlier is verified by the thread that needs it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from dieselfs.cache.node.chunk_files import ChunkFiles
+from dieselfs.cache.node.block_cache import BlockCache
 
 
 class AdoptedBlocks:
     """The unverified blocks of one master. Thread-safe."""
 
-    def __init__(
-        self, files: ChunkFiles, names: Iterable[str], settle: Callable[[str, bool], None]
-    ) -> None:
-        """Verify the blocks of these names, for each of which `settle` is called with the result.
-
-        `settle` gets the block's name and whether its bytes are those that were stored.
-        """
-        self._files, self._settle = files, settle
+    def __init__(self, blocks: BlockCache) -> None:
+        """All blocks of `blocks` are adopted ones."""
+        self._blocks = blocks
         self._lock = threading.Lock()
-        self._waiting = dict.fromkeys(names)
+        self._waiting = dict.fromkeys(blocks.names())
         self._under_way: dict[str, Future[None]] = {}
 
     def verify(self, name: str) -> None:
@@ -43,17 +37,17 @@ class AdoptedBlocks:
             result.result()
             return
         try:
-            is_sound = self._files.is_adopted_sound(name)
+            is_sound = self._blocks.files.is_adopted_sound(name)
             if is_sound is not None:
-                self._settle(name, is_sound)
+                self._blocks.note_verified(name, is_sound)
         finally:
             with self._lock:
                 del self._under_way[name]
             mine.set_result(None)
 
-    def verify_all(self, goes_on: Callable[[], bool]) -> None:
-        """Verify the blocks one after the other, as long as `goes_on()`."""
-        while goes_on():
+    def verify_all(self) -> None:
+        """Verify the blocks one after the other, until the master is closed."""
+        while not self._blocks.closed:
             with self._lock:
                 name = next(iter(self._waiting), None)
             if name is None:

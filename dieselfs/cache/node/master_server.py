@@ -88,7 +88,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake, selectors.EVENT_READ, self._send_events)
-        master.listen(self)
+        master.blocks.listen(self)
         self._thread = threading.Thread(target=self._run, name="node-memory-server", daemon=True)
         self._thread.start()
 

@@ -41,16 +41,16 @@ class MemberPort:
 
     def mapped(self, name: str) -> None:
         """See `MasterPort`."""
-        self._master.mapped(name, by=self)
+        self._master.blocks.mapped(name, by=self)
 
     def unmapped(self, name: str) -> None:
         """See `MasterPort`."""
-        self._master.unmapped(name, by=self)
+        self._master.blocks.unmapped(name, by=self)
 
     def discard(self, name: str) -> None:
         """See `MasterPort`."""
-        if not self._master.owns(name):  # other nodes ask for what this one owns
-            self._master.discard(name)
+        if not self._master.blocks.owns(name):  # other nodes ask for what this one owns
+            self._master.blocks.discard(name)
 
     def expect(self, names: Sequence[str]) -> None:
         """See `MasterPort`."""
@@ -62,11 +62,11 @@ class MemberPort:
 
     def set_budget(self, budget_bytes: int) -> None:
         """See `MasterPort`."""
-        self._master.set_budget(budget_bytes, by=self)
+        self._master.blocks.set_budget(budget_bytes, by=self)
 
     def set_quota(self, quota_bytes: int | None, window_bytes: int = 0) -> None:
         """See `MasterPort`."""
-        self._master.set_quota(quota_bytes, window_bytes, by=self)
+        self._master.blocks.set_quota(quota_bytes, window_bytes, by=self)
 
     def follow(self, plan: Path) -> None:
         """See `MasterPort`."""
@@ -94,7 +94,7 @@ class MemberPort:
             case Mapped(names):
                 for name in names:
                     self.mapped(name)
-                return [name for name in names if not self._master.has_file(name)]
+                return [name for name in names if not self._master.blocks.files.exists(name)]
             case Unmapped(names):
                 for name in names:
                     self.unmapped(name)

@@ -44,7 +44,7 @@ class CachedFiles:
         self._blocks = MappedBlocks()
         self._whole = self._blocks.whole
         self._closed = False
-        master.listen(self)
+        master.blocks.listen(self)
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
         """Return a chunk's payload if it is cached. See `CachedChunks`."""
@@ -102,7 +102,7 @@ class CachedFiles:
     def close(self) -> None:
         """Release all maps. Bytes that are being sent stay valid."""
         self._closed = True
-        self._master.ignore(self)
+        self._master.blocks.ignore(self)
         self._blocks.clear()
         self._report_maps()
 
@@ -136,8 +136,8 @@ class CachedFiles:
         match notice:
             case Mapped(names):
                 for name in names:
-                    self._master.mapped(name)
+                    self._master.blocks.mapped(name)
             case Unmapped(names):
                 for name in names:
-                    self._master.unmapped(name)
+                    self._master.blocks.unmapped(name)
         return True

@@ -123,7 +123,7 @@ class Oneshot:
             self._ended(block, again)
 
     def _fetch(self, block: CacheBlock) -> None:
-        if self._memory.is_cached(block):
+        if self._memory.blocks.is_cached(block):
             return
         self._memory.fetch(block, ahead=True, as_owner=True)
         with self._lock:

@@ -65,7 +65,7 @@ class PeerCache:
     ) -> None:
         self._settings, self._folder, self._master = settings, folder, master
         self._source, self._shares, self._runtime = source, shares, runtime
-        self._share = NodeShare(shares, self._snapshots, master.names, runtime.now)
+        self._share = NodeShare(shares, self._snapshots, master.blocks.names, runtime.now)
         self._cached = CachedFiles(folder, master, self._completed)
         self._oneshot = Oneshot(runtime, master) if settings.cache_policy == "oneshot" else None
         self._part: Participation | None = None
@@ -207,8 +207,8 @@ class PeerCache:
         placement = self._shares.placement
         if placement is None or placement.members != reachable(view):
             self._shares.place(Placement.of(view), part.me.id)
-            self._shares.prepare(self._master.names())
-            self._master.shares_changed()
+            self._shares.prepare(self._master.blocks.names())
+            self._master.blocks.shares_changed()
         changed = self._share.update()
         if self._oneshot is not None:
             self._fill(self._oneshot, part, changed)

@@ -41,7 +41,7 @@ class _MasterMemory:
         self.master.prefetch(blocks, self.payer)
 
     def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
-        self.master.set_quota(None, window_bytes)
+        self.master.blocks.set_quota(None, window_bytes)
         self.master.expect(names)
 
     def progress(self, used: int) -> None:
@@ -55,9 +55,9 @@ class ClientPlans:
         self._memory = _MasterMemory(master)
         self._prefetcher = Prefetcher(
             self._memory,
-            lambda: master.agreed_bytes,
+            lambda: master.blocks.agreed_bytes,
             lambda snapshot: ClientProgress(),
-            lambda: master.quota_bytes,
+            lambda: master.blocks.quota_bytes,
         )
         self._snapshot: Snapshot | None = None
         self._lock = threading.Lock()

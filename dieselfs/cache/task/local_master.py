@@ -45,7 +45,7 @@ class LocalMaster(MemberPort):
         self.pid = os.getpid()
         if budget_bytes is not None:
             self.set_budget(budget_bytes)
-        self._master.listen(self)
+        self._master.blocks.listen(self)
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
         """See `TaskMaster`.
@@ -85,7 +85,7 @@ class LocalMaster(MemberPort):
     def close(self) -> None:
         """Leave the task."""
         self.is_gone = True
-        self._master.ignore(self)
+        self._master.blocks.ignore(self)
         super().close()
 
     def forsake(self) -> None:

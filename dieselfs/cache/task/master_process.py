@@ -142,7 +142,7 @@ def _lead(settings: MemorySettings, source: ChunkSource) -> int:
     payers, master = settings.payers, leader.master
     if payers is not None:
         payers.serve_members()
-        payers.keeps_memory(master.set_quota, lambda: master.statistics().cached_bytes)
+        payers.keeps_memory(master.blocks.set_quota, lambda: master.statistics().cached_bytes)
     try:
         _report(_SERVING)
         leader.server.wait_until_left(settings.linger_s, _FIRST_MEMBER_S)

@@ -21,6 +21,7 @@ from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.read_turn import Payer, ReadTurn, current_turn
 from dieselfs.cache.node import budget, master, memory_scrub
 from dieselfs.cache.node.accounting import PATIENCE_S
+from dieselfs.cache.node.adopted_blocks import AdoptedBlocks
 from dieselfs.cache.node.block_eviction import PolicyName
 from dieselfs.cache.node.budget import default_budget_bytes
 from dieselfs.cache.node.chunk_files import ChunkFiles, map_block
@@ -202,7 +203,7 @@ def test_the_least_recently_used_leaves(folder: TaskFolder, made: Made) -> None:
         of.fetch(block_of(number))
     assert content_in(folder, block_of(1)) is None
     assert content_in(folder, block_of(0)) == content_of(block_of(0))
-    of.mapped(block_of(2).name)
+    of.blocks.mapped(block_of(2).name)
     of.fetch(block_of(4))
     assert content_in(folder, block_of(0)) is None
     found = of.statistics()
@@ -273,14 +274,14 @@ def test_evicted_bytes_count_until_members_unmap(made: Made) -> None:
     assert of.statistics().cached_bytes == 1000
     of.fetch(third)
     member.mapped(second.name)
-    of.discard(second.name)
-    of.discard(second.name)
+    of.blocks.discard(second.name)
+    of.blocks.discard(second.name)
     assert of.statistics().cached_bytes == 2000
     member.close()
     member.close()
     assert of.statistics().cached_bytes == 1000
     member.mapped(third.name)
-    of.discard(third.name)
+    of.blocks.discard(third.name)
     assert of.statistics().cached_bytes == 0, "who has ended maps nothing"
 
 
@@ -288,13 +289,13 @@ def test_what_is_fetched_ahead_waits_for_members_to_unmap(folder: TaskFolder, ma
     of = made(budget_bytes=1000, policy="lru")
     block = block_of(1)
     of.fetch(block)
-    of.mapped(block.name)
+    of.blocks.mapped(block.name)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(of.fetch, block_of(2), ahead=True)
         eventually(lambda: of.statistics().evictions == 1)
-        of.unmapped(block.name)
+        of.blocks.unmapped(block.name)
         asked.result(PATIENCE_S)
-    of.mapped(block_of(2).name)
+    of.blocks.mapped(block_of(2).name)
     began = time.monotonic()
     with pytest.raises(CacheFull):
         of.fetch(block_of(3), ahead=True)
@@ -308,7 +309,7 @@ def test_the_greatest_wish_is_the_budget(folder: TaskFolder, made: Made) -> None
     b.set_budget(3000)
     for number in range(5):
         of.fetch(block_of(number))
-    of.mapped(block_of(0).name)
+    of.blocks.mapped(block_of(0).name)
     a.close()
     assert of.statistics().budget_bytes == of.statistics().cached_bytes == 3000
     b.set_budget(2000)
@@ -316,9 +317,9 @@ def test_the_greatest_wish_is_the_budget(folder: TaskFolder, made: Made) -> None
     b.set_budget(9000)
     assert of.statistics().budget_bytes == 1000
     assert os.listdir(folder.chunks) == [block_of(0).name], "what is mapped leaves last"
-    of.set_budget(0)
+    of.blocks.set_budget(0)
     assert of.statistics().cached_bytes == 1000
-    of.unmapped(block_of(0).name)
+    of.blocks.unmapped(block_of(0).name)
     assert of.statistics().cached_bytes == 0
 
 
@@ -328,7 +329,7 @@ def test_a_piece_that_arrives_above_a_lowered_budget_leaves(folder: TaskFolder, 
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(of.fetch, block_of(1))
         gate.wait_for(1)
-        of.set_budget(500)
+        of.blocks.set_budget(500)
         assert of.statistics().cached_bytes == 1000
         gate.open.set()
         asked.result(DEADLINE_S)
@@ -365,10 +366,10 @@ def test_a_full_file_system_lowers_the_budget(
     assert (found.not_kept, found.failed_fetches) == (6, 0)
     assert caplog.text.count("the file system of node memory is full at 2000 of 10000") == 1
     room = 4500
-    monkeypatch.setattr(of._files, "free_bytes", lambda: room - stored())
+    monkeypatch.setattr(of.blocks.files, "free_bytes", lambda: room - stored())
     with pytest.raises(CacheFull):
         of.fetch(block_of(2))
-    of._budget._look_again_at = 0.0
+    of.blocks.budget._look_again_at = 0.0
     of.fetch(block_of(2))
     assert of.statistics().budget_bytes == 4500
 
@@ -394,7 +395,7 @@ def test_pieces_of_a_dead_master_are_adopted_within_the_budget(
     source = MadeUpSource()
     of = made(source, budget_bytes=3000)
     assert of.statistics().cached_bytes == 3000
-    eventually(lambda: not of.unverified)
+    eventually(lambda: not of.adopted.count)
     there = [n for n in range(5) if content_in(folder, block_of(n)) is not None]
     assert len(there) == len(os.listdir(folder.chunks)) == 3
     for number in there:
@@ -414,22 +415,23 @@ def test_adopted_pieces_are_verified_at_their_first_use(
     changed = folder.chunks / block_of(1).name
     changed.chmod(0o600)
     changed.write_bytes(bytes(block_of(1).length))
-    monkeypatch.setattr(Master, "_verify", lambda self: None)  # as if it had much before these
+    # As if it had much to verify before these.
+    monkeypatch.setattr(AdoptedBlocks, "verify_all", lambda self: None)
     source = MadeUpSource()
     of = made(source)
-    assert of.unverified == 4
+    assert of.adopted.count == 4
     assert [content_in(folder, block_of(number)) for number in range(4)] == [None] * 4
-    assert of.is_cached(block_of(0))
-    assert of.has_file(block_of(1).name)
+    assert of.blocks.is_cached(block_of(0))
+    assert of.blocks.files.exists(block_of(1).name)
     of.fetch(block_of(0))
-    assert (of.unverified, source.asked) == (3, [])
+    assert (of.adopted.count, source.asked) == (3, [])
     assert content_in(folder, block_of(0)) == content_of(block_of(0))
     of.fetch(block_of(1))
     assert source.asked == [block_of(1).chunk]
     assert content_in(folder, block_of(1)) == content_of(block_of(1))
     assert f"block {block_of(1).name} has changed in node memory" in caplog.text
-    of.discard(block_of(2).name)
-    assert not of.has_file(block_of(2).name)
+    of.blocks.discard(block_of(2).name)
+    assert not of.blocks.files.exists(block_of(2).name)
     of.fetch(block_of(2))
     assert source.asked == [block_of(1).chunk, block_of(2).chunk]
     assert of.statistics().cached_bytes == 4000
@@ -459,7 +461,8 @@ def test_a_master_scrubs_by_itself_while_nothing_is_asked(
     folder: TaskFolder, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_scrub, "IDLE_S", 0.01)
-    monkeypatch.setattr(memory_scrub.SlowScrub.run, "__defaults__", (0.01, 1 << 30))
+    monkeypatch.setattr(memory_scrub, "PASS_PAUSE_S", 0.01)
+    monkeypatch.setattr(memory_scrub, "BYTES_PER_S", 1 << 30)
     source, gate = MadeUpSource(), Gate()
     of = made(source)
     of.fetch(block_of(1))
@@ -468,11 +471,11 @@ def test_a_master_scrubs_by_itself_while_nothing_is_asked(
         waiting = pool.submit(of.fetch, block_of(2))
         gate.wait_for(1)
         change(folder, 1)
-        assert of.is_cached(block_of(1)), "nothing is scrubbed beside a fetch"
+        assert of.blocks.is_cached(block_of(1)), "nothing is scrubbed beside a fetch"
         gate.open.set()
         waiting.result(DEADLINE_S)
-    eventually(lambda: not of.is_cached(block_of(1)), "the end of a changed piece")
-    assert of.is_cached(block_of(2))
+    eventually(lambda: not of.blocks.is_cached(block_of(1)), "the end of a changed piece")
+    assert of.blocks.is_cached(block_of(2))
 
 
 def test_threads_that_need_an_adopted_piece_wait_for_one_verification(
@@ -568,10 +571,10 @@ def test_a_list_is_fetched_in_order_as_far_as_there_is_room(made: Made) -> None:
     of.prefetch(blocks)
     eventually(lambda: of.statistics().not_kept == 1)
     assert source.asked == [block.chunk for block in blocks[:3]]
-    of.mapped(blocks[0].name)
-    of.discard(blocks[0].name)
-    of.discard(blocks[1].name)
-    of.unmapped(blocks[0].name)
+    of.blocks.mapped(blocks[0].name)
+    of.blocks.discard(blocks[0].name)
+    of.blocks.discard(blocks[1].name)
+    of.blocks.unmapped(blocks[0].name)
     of.prefetch(blocks[3:5])
     eventually(lambda: of.statistics().fetches == 5)
     found = of.statistics()
@@ -673,7 +676,7 @@ class Log:
 
     def release_evicted(self) -> None:
         for name in self.heard[len(self.unmapped) :]:
-            self.of.unmapped(name)
+            self.of.blocks.unmapped(name)
             self.unmapped.append(name)
 
 
@@ -681,13 +684,13 @@ def test_observers_hear_of_all_evictions_in_order(made: Made) -> None:
     of = made(budget_bytes=2000, policy="lru")
     of.fetch(block_of(0))
     log = Log(of)
-    of.listen(log)
+    of.blocks.listen(log)
     for number in range(1, 20):
         of.fetch(block_of(number))
         assert log.heard == [block_of(evicted).name for evicted in range(number - 1)]
     assert log.unmapped == log.heard
-    of.ignore(log)
-    of.discard(block_of(19).name)
+    of.blocks.ignore(log)
+    of.blocks.discard(block_of(19).name)
     assert block_of(19).name not in log.heard
 
 
@@ -697,10 +700,10 @@ def test_no_fetch_waits_for_room_that_its_own_process_maps(
     monkeypatch.setattr(master, "READER_PATIENCE_S", 0.0)
     of = made(budget_bytes=2000, policy="lru")
     log = Log(of)
-    of.listen(log)
+    of.blocks.listen(log)
     for number in range(20):
         of.fetch(block_of(number))
-        of.mapped(block_of(number).name)
+        of.blocks.mapped(block_of(number).name)
     assert of.statistics().not_kept == 0
     assert log.unmapped == [block_of(number).name for number in range(18)]
 
@@ -708,13 +711,13 @@ def test_no_fetch_waits_for_room_that_its_own_process_maps(
 def test_what_is_evicted_without_a_fetch_is_unmapped_at_once(made: Made) -> None:
     of = made(budget_bytes=2000)
     log = Log(of)
-    of.listen(log)
+    of.blocks.listen(log)
     for number in range(2):
         of.fetch(block_of(number))
-        of.mapped(block_of(number).name)
-    of.discard(block_of(0).name)
+        of.blocks.mapped(block_of(number).name)
+    of.blocks.discard(block_of(0).name)
     assert log.unmapped == [block_of(0).name]
-    of.set_budget(0)
+    of.blocks.set_budget(0)
     assert log.unmapped == [block_of(0).name, block_of(1).name]
     assert of.statistics().cached_bytes == 0
 
@@ -742,7 +745,7 @@ def test_nobody_waits_for_a_master_that_has_been_closed(
     with pytest.raises(MasterGone):
         of.fetch(block_of(4))
     with pytest.raises(MasterGone):
-        of.listen(Log(of))
+        of.blocks.listen(Log(of))
     of.prefetch([block_of(5)])
     of.close()
 
@@ -752,8 +755,8 @@ def test_a_closed_master_leaves_the_files_alone(folder: TaskFolder, made: Made) 
     member = of.member()
     of.fetch(block_of(1))
     of.close()
-    of.discard(block_of(1).name)
-    of.set_budget(0)
+    of.blocks.discard(block_of(1).name)
+    of.blocks.set_budget(0)
     member.close()
     assert content_in(folder, block_of(1)) is not None
 
@@ -775,7 +778,7 @@ def test_close_waits_for_a_file_that_is_being_made(
         pool.submit(of.fetch, block_of(1))
         assert begun.wait(DEADLINE_S)
         closed = pool.submit(of.close)
-        eventually(lambda: of._closed)
+        eventually(lambda: of.blocks.closed)
         assert not closed.done()
         goes_on.set()
         closed.result(DEADLINE_S)
@@ -823,7 +826,7 @@ def test_at_its_quota_a_dataset_gets_nothing_more_and_nothing_is_fetched_for_it(
     assert caught.value.hint is not None
     assert "quota" in caught.value.hint
     assert len(source.asked) == 3
-    assert {block_of(number).name for number in range(3)} == set(of.names())
+    assert {block_of(number).name for number in range(3)} == set(of.blocks.names())
     member.set_quota(None)
     member.fetch(block_of(3))
     assert of.statistics().budget_bytes == 10_000
@@ -834,8 +837,8 @@ def test_less_quota_evicts_at_random(made: Made) -> None:
     of = made(budget_bytes=200_000)
     for number in range(200):
         of.fetch(block_of(number))
-    of.set_quota(100_000)
-    left = [number for number in range(200) if of.is_cached(block_of(number))]
+    of.blocks.set_quota(100_000)
+    left = [number for number in range(200) if of.blocks.is_cached(block_of(number))]
     assert len(left) == 100
     older = sum(number < 100 for number in left)
     assert 25 <= older <= 75  # the chance of anything else is 10^-12
@@ -855,7 +858,7 @@ def test_a_plan_has_its_window_under_any_quota(made: Made) -> None:
         one.fetch(block_of(number), ahead=True)
     one.progress(1)
     one.fetch(block_of(2), ahead=True)
-    assert not of.is_cached(block_of(0))
+    assert not of.blocks.is_cached(block_of(0))
     one.close()
     assert of.statistics().budget_bytes == 1000
     two.set_quota(0, 0)
@@ -869,23 +872,23 @@ def test_the_greatest_quota_that_a_member_knows_counts_within_the_budget(made: M
     two.set_quota(5000)
     assert of.statistics().budget_bytes == 5000
     three.set_quota(1 << 40)
-    assert (of.statistics().budget_bytes, of.agreed_bytes) == (10_000, 10_000)
+    assert (of.statistics().budget_bytes, of.blocks.agreed_bytes) == (10_000, 10_000)
     three.close()
     two.close()
-    assert (of.statistics().budget_bytes, of.agreed_bytes) == (3000, 10_000)
+    assert (of.statistics().budget_bytes, of.blocks.agreed_bytes) == (3000, 10_000)
     one.close()
-    assert (of.statistics().budget_bytes, of.quota_bytes) == (10_000, None)
+    assert (of.statistics().budget_bytes, of.blocks.quota_bytes) == (10_000, None)
 
 
 def test_what_is_known_under_lru_is_known_again_without_a_quota(made: Made) -> None:
     of = made(budget_bytes=3000, policy="lru")
     for number in range(3):
         of.fetch(block_of(number))
-    of.set_quota(2000)
-    of.set_quota(None)
+    of.blocks.set_quota(2000)
+    of.blocks.set_quota(None)
     for number in (3, 4):
         of.fetch(block_of(number))
-    assert of.is_cached(block_of(3))
+    assert of.blocks.is_cached(block_of(3))
     assert of.statistics().cached_bytes == 3000
 
 

@@ -98,7 +98,7 @@ def test_nothing_is_brought_that_has_no_room_or_is_on_its_way_from_a_peer(
         cached.load(block_of(number))
     with pytest.raises(CacheFull):
         cached.load(block_of(4))
-    master.discard(block_of(1).name)
+    master.blocks.discard(block_of(1).name)
     gate = threading.Event()
     source.before = waiting_for(gate)
     source.elsewhere = {4}
@@ -121,8 +121,8 @@ def test_what_is_evicted_is_let_go_of_and_its_bytes_count_until_it_is_sent(
     assert sent is not None
     assert cached.head(copies[1].chunk.id) is not None
     assert master.statistics().cached_bytes == 3 * SIZE
-    master.discard(copies[0].name)
-    master.discard(copies[1].name)
+    master.blocks.discard(copies[0].name)
+    master.blocks.discard(copies[1].name)
     eventually(lambda: master.statistics().cached_bytes == 2 * SIZE, "room: one is being sent")
     assert cached.payload(copies[1].chunk.id) is None
     assert cached.head(copies[1].chunk.id) is None
@@ -201,6 +201,6 @@ def test_a_poor_jobs_node_lets_its_peers_read_the_store(
     budget.charge(4 * SIZE)
     with pytest.raises(CacheFull, match="may fetch block"):
         cached.load(block_of(3))
-    assert not master.is_cached(block_of(3))
+    assert not master.blocks.is_cached(block_of(3))
     cached.close()
     master.close()

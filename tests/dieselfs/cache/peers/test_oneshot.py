@@ -23,10 +23,11 @@ BLOCKS = tuple(block_of(number) for number in range(20))
 
 
 class Memory:
-    """What filling needs of a `Master`."""
+    """What filling needs of a `Master` and its blocks."""
 
     def __init__(self, before: Callable[[CacheBlock], None] = lambda block: None) -> None:
         self.before = before
+        self.blocks = self
         self.cached: set[str] = set()
         self.fetched: list[CacheBlock] = []
         self.reader_waits = False

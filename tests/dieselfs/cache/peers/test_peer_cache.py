@@ -256,7 +256,7 @@ def test_an_end_does_not_wait_for_a_store_that_hangs(
         assert time.monotonic() - began < DEADLINE_S / 2
         read.result(DEADLINE_S)  # from the store itself
         other.store.gate.set()
-    assert one.master.is_cached(owned)
+    assert one.master.blocks.is_cached(owned)
 
 
 def owned_elsewhere(node: Node) -> list[CacheBlock]:
@@ -274,7 +274,7 @@ def test_a_share_is_fetched_at_once_where_nobody_else_is_expected(nodes: Nodes) 
         return filling is not None and filling.done
 
     eventually(is_done, "a share that is held")
-    assert all(node.master.is_cached(block) for block in blocks_of(node))
+    assert all(node.master.blocks.is_cached(block) for block in blocks_of(node))
 
 
 # By the leader, and in a helper

@@ -63,7 +63,7 @@ def test_heads_are_kept_beside_chunks_and_count(folder: TaskFolder, master: Mast
     }
     assert (folder.chunks / one.name).read_bytes() == content_of(one)
     assert master.statistics().cached_bytes == 2 * SIZE
-    master.discard(one.name)
+    master.blocks.discard(one.name)
     assert set(heads_in(folder)) == {two.name}
     assert master.statistics().cached_bytes == SIZE
 
@@ -71,9 +71,9 @@ def test_heads_are_kept_beside_chunks_and_count(folder: TaskFolder, master: Mast
 def test_a_piece_of_a_large_file_has_no_head(
     folder: TaskFolder, source: MadeUpSharedSource, master: Master
 ) -> None:
-    master.set_budget(CACHE_BLOCK_BYTES)
+    master.blocks.set_budget(CACHE_BLOCK_BYTES)
     master.fetch(large(1))
-    master.discard(large(1).name)
+    master.blocks.discard(large(1).name)
     source.elsewhere = {1}
     master.fetch(large(1))
     assert source.routes == ["owner", "reader"]
@@ -100,7 +100,7 @@ def test_the_next_master_adopts_chunks_that_have_their_heads(
     (folder.heads / f".{block_of(4).name}.0a").write_bytes(b"unfinished")
     assert default_budget_bytes(folder.path) > 0
     following = Master(folder, source, 3 * SIZE, owns=lambda name: True)
-    assert set(following.names()) == set(heads_in(folder)) == {block_of(3).name}
+    assert set(following.blocks.names()) == set(heads_in(folder)) == {block_of(3).name}
     eventually(lambda: os.listdir(folder.chunks) == [block_of(3).name], "it is verified")
     assert following.statistics().cached_bytes == SIZE
     following.close()
@@ -118,12 +118,12 @@ def test_without_peers_there_are_no_heads(folder: TaskFolder, source: MadeUpShar
 def test_what_is_owned_displaces_copies(folder: TaskFolder, master: Master) -> None:
     for number in (1, 11, 12):
         master.fetch(block_of(number))
-    master.mapped(block_of(11).name)
+    master.blocks.mapped(block_of(11).name)
     with pytest.raises(CacheFull):
         master.fetch(block_of(13))
     master.fetch(block_of(2))
     assert set(heads_in(folder)) == {block_of(number).name for number in (1, 2, 11)}
-    master.unmapped(block_of(11).name)
+    master.blocks.unmapped(block_of(11).name)
     master.fetch(block_of(3), ahead=True, as_owner=True)
     with pytest.raises(CacheFull):
         master.fetch(block_of(4))
@@ -140,7 +140,7 @@ def test_a_plan_heeds_what_is_owned_and_that_it_changes(
     master.fetch(block_of(13), ahead=True)  # 11 leaves: farther than 12, and 1 is owned
     assert set(heads_in(folder)) == {block_of(number).name for number in (1, 12, 13)}
     owned.clear()
-    master.shares_changed()
+    master.blocks.shares_changed()
     master.fetch(block_of(14), ahead=True)  # 1 is a copy now that is not needed
     assert set(heads_in(folder)) == {block_of(number).name for number in (12, 13, 14)}
 
@@ -151,7 +151,7 @@ def test_a_reader_of_what_this_node_owns_fetches_as_owner(
     source.elsewhere = {2}
     master.fetch(block_of(1))
     master.fetch(block_of(2))
-    master.discard(block_of(2).name)
+    master.blocks.discard(block_of(2).name)
     master.fetch(block_of(2), as_owner=True)
     assert source.routes == ["owner", "reader", "owner"]
     found = master.statistics()
