@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -30,7 +29,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import report
+from benchmarks.harness import report_with_bars
 from chunkstore.chunk_id import ChunkId
 from chunkstore.object_keys import chunk_key, dataset_of_chunk
 from chunkstore.stores.budgeted import BudgetedStore
@@ -125,7 +124,8 @@ def keep_a_rate(rate: float, seconds: float) -> None:
     budget.close()
     for thread in threads:
         thread.join()
-    say(
+    report_with_bars(
+        BARS,
         "is a rate kept",
         rate_bytes_per_s=rate,
         seconds=seconds,
@@ -215,7 +215,8 @@ def cost(pairs: int) -> None:
     without = statistics.median(seconds["none"])
     for name in ("no limit", "1 TB/s"):
         more = [own - base for own, base in zip(seconds[name], seconds["none"], strict=True)]
-        say(
+        report_with_bars(
+            BARS,
             "what does a budget cost that never binds",
             budget=name,
             pairs=pairs,
@@ -228,7 +229,8 @@ def cost(pairs: int) -> None:
     for part in PARTS:
         own = seconds[part.__name__]
         more = [each - base for each, base in zip(own, seconds["none"], strict=True)]
-        say(
+        report_with_bars(
+            BARS,
             "what does a part of a budget cost",
             part=part.__name__,
             pairs=pairs,
@@ -242,12 +244,6 @@ def timed(read: Callable[[], object]) -> float:
     begin = time.perf_counter()
     read()
     return time.perf_counter() - begin
-
-
-def say(question: str, **figures: object) -> None:
-    for name, value in figures.items():
-        print(f"  {name:18} {value}  {BARS.get(name, '')}", file=sys.stderr)
-    report(question, **figures)
 
 
 def main() -> None:

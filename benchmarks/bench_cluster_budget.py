@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -28,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.harness import report, scratch
+from benchmarks.harness import report_with_bars, scratch
 from benchmarks.shared_disk import SharedDisk, state_of
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.job_table import byte_rate
@@ -115,7 +114,8 @@ def measure(
         charged = reader.used_bytes - charged_before
     chunk_bytes = size / len(reader.chunks)
     drawn = (disk.bytes - chunk_bytes) / (disk.last_read - disk.first_read)
-    say(
+    report_with_bars(
+        BARS,
         "a budget behind a cache cluster",
         rate_bytes_per_s=rate,
         seconds=seconds,
@@ -157,13 +157,6 @@ def cluster() -> Iterator[tuple[FolderDirectory, PeerDataset, list[NodeProcess]]
         with ring_of(Path(folder) / "nodes", dataset, NODES, ssd_size="1GiB") as nodes:
             yield directory, dataset, nodes
         directory.close()
-
-
-def say(question: str, **figures: object) -> None:
-    """Print the figures for people, and as a line of JSON."""
-    for name, value in figures.items():
-        print(f"  {name:20} {value}  {BARS.get(name, '')}", file=sys.stderr)
-    report(question, **figures)
 
 
 def main() -> None:

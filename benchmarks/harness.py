@@ -83,6 +83,13 @@ def report(question: str, **figures: object) -> None:
     )
 
 
+def report_with_bars(bars: Mapping[str, str], question: str, **figures: object) -> None:
+    """The figures beside their bars on stderr, and `report`."""
+    for name, value in figures.items():
+        print(f"  {name:24} {value}  {bars.get(name, '')}", file=sys.stderr)
+    report(question, **figures)
+
+
 def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 

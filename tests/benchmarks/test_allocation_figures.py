@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks.allocated_reader import Noted, ReaderKind, ReaderProcess
-from benchmarks.bench_allocation import (
+from benchmarks.allocation_figures import (
     are_near,
     left_of,
     most_allowed,
