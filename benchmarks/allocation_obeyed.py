@@ -9,17 +9,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
-from unittest.mock import patch
 
 from benchmarks.allocated_reader import CHUNK_BYTES, ReaderKind, reader_processes
 from benchmarks.allocation_figures import near_after_s, obeyed_after_s
 from benchmarks.allocator_process import JOBS, scratch_redis, seconds_until, start_allocator
 from benchmarks.harness import dlcmd, make_tree, report_with_bars, scratch
 from dieselfs.allocation.directory.redis_directory import RedisDirectory
-from dieselfs.cache.node.task_folder import VARIABLE
+from tests.own_node_memory import own_node_memory
 
 RATE = 100e6
 WARM_UP_S = 20.0
@@ -81,8 +78,7 @@ def obey_quota() -> None:
     """Halve the quota of a dataset on the SSD of a real mount, by `dlcmd alloc set-cache`."""
     with (
         scratch("obey") as folder,
-        tempfile.TemporaryDirectory(prefix="dieselfs-bench-", dir="/dev/shm") as memory,
-        patch.dict(os.environ, {VARIABLE: memory}),
+        own_node_memory(),
     ):
         make_tree(folder / "files", _FILES, 10, _FILE_BYTES)
         dlcmd("put", "-q", "--chunk-size", "1MiB", f"{folder / 'files'}/", "pets", folder=folder)

@@ -17,21 +17,17 @@ regions of 4 MiB it fills but for a region a node and what does not fit into reg
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 from benchmarks.harness import report_with_bars, scratch
 from benchmarks.shared_disk import SharedDisk, state_of
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.job_table import byte_rate
-from dieselfs.cache.node.task_folder import VARIABLE
 from tests.dieselfs.cache.cluster.cluster_of_nodes import (
     JobReader,
     NodeProcess,
@@ -39,6 +35,7 @@ from tests.dieselfs.cache.cluster.cluster_of_nodes import (
     ring_of,
 )
 from tests.eventually import eventually
+from tests.own_node_memory import own_node_memory
 from tests.peers.task_nodes import PeerDataset, make_dataset
 
 MIB = 1 << 20
@@ -149,8 +146,7 @@ def cluster() -> Iterator[tuple[FolderDirectory, PeerDataset, list[NodeProcess]]
     """Yield the allocation directory, the dataset and the nodes."""
     with (
         scratch("cluster-budget") as folder,
-        tempfile.TemporaryDirectory(prefix="dieselfs-bench-", dir="/dev/shm") as memory,
-        patch.dict(os.environ, {VARIABLE: memory}),
+        own_node_memory(),
     ):
         dataset = make_dataset(Path(folder), FILES, FILE_BYTES, CHUNK_BYTES)
         directory = FolderDirectory()

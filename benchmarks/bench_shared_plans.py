@@ -30,13 +30,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 from benchmarks.harness import dlcmd, make_tree, report, scratch
 from benchmarks.policy_jobs import FILE_BYTES, GROUP, Job, JobReader, slow_dlcmd, together
 from benchmarks.shared_disk import SharedDisk, state_of
-from dieselfs.cache.node.task_folder import VARIABLE
+from tests.own_node_memory import own_node_memory
 
 TELLS = {"merged": "ahead", "late": "late", "uniform": "untold", "lru": "untold"}
 """When the jobs tell the order of an epoch, with each system."""
@@ -51,8 +49,7 @@ def dataset(chunks: int) -> Iterator[Path]:
     """Make a folder with a dataset on a slow disk; remove it afterwards."""
     with (
         scratch("shared-plans") as folder,
-        TemporaryDirectory(prefix="dieselfs-bench-", dir="/dev/shm") as memory,
-        patch.dict(os.environ, {VARIABLE: memory}),
+        own_node_memory(),
     ):
         SharedDisk.make(folder)
         make_tree(folder / "first", chunks * CHUNK_BYTES // FILE_BYTES, 10, FILE_BYTES)

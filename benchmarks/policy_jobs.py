@@ -23,12 +23,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 from benchmarks.harness import dlcmd, dlcmd_environment, make_tree, scratch
 from benchmarks.shared_disk import SharedDisk, state_of
-from dieselfs.cache.node.task_folder import VARIABLE
+from tests.own_node_memory import own_node_memory
 
 SEEK_S, BYTES_PER_S = 0.090, 400e6
 """A chunk costs the disk 90 ms, and 10 ms of reading."""
@@ -71,8 +69,7 @@ def datasets(prefix: str, chunks: int) -> Iterator[Path]:
     """
     with (
         scratch(prefix) as folder,
-        TemporaryDirectory(prefix="dieselfs-bench-", dir="/dev/shm") as memory,
-        patch.dict(os.environ, {VARIABLE: memory}),
+        own_node_memory(),
     ):
         _make(folder, chunks)
         yield folder

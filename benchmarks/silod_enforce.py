@@ -8,7 +8,6 @@ all the time, so what an epoch reads comes from the tier or from the store.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -18,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 from benchmarks.harness import dlcmd, make_tree, report, scratch
 from benchmarks.policy_jobs import environment, slow_dlcmd
@@ -27,7 +25,7 @@ from dieselfs.allocation.estimator import job_rate, uniform_hits
 from dieselfs.allocation.jobs import Job, Resources
 from dieselfs.allocation.plan import make_plan
 from dieselfs.allocation.policies.naming import policy_of
-from dieselfs.cache.node.task_folder import VARIABLE
+from tests.own_node_memory import own_node_memory
 
 MIB = 1 << 20
 CACHE_BYTES = 300 * MIB
@@ -95,8 +93,7 @@ def _datasets() -> Iterator[Path]:
     """Pack the jobs' datasets; remove them afterwards."""
     with (
         scratch("enforce") as folder,
-        TemporaryDirectory(prefix="dieselfs-bench-", dir="/dev/shm") as memory,
-        patch.dict(os.environ, {VARIABLE: memory}),
+        own_node_memory(),
     ):
         SharedDisk.make(folder)
         for job in JOBS:

@@ -19,12 +19,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dieselfs.cache.node.task_folder import VARIABLE, memory_root
+from dieselfs.cache.node.task_folder import memory_root
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from tests.eventually import PATIENCE_S, eventually
 from tests.faults.damaged_index import DamagedIndex, damage_at_random
@@ -32,10 +31,10 @@ from tests.faults.kept_dataset import Places
 from tests.faults.served import NAME, Place, Served
 from tests.faults.walking import content_of, name_of, walked
 from tests.mount.mounting import is_alive
+from tests.own_node_memory import own_node_memory
 
 COUNT = 120
 FILES = {name_of(number): content_of(number) for number in range(COUNT)}
-CHUNK_BYTES = 64_000
 KINDS = ("index", "snapshot", "node memory", "chunk")
 MOST_AT_ONCE = 4
 ENDS = (
@@ -114,7 +113,7 @@ class Round:
         mount = self.place.mount(self.mountpoint, *options)
         try:
             half = self.rng.sample(sorted(FILES), COUNT // 2)
-            assert all((mount.path / name).read_bytes() == FILES[name] for name in half)
+            assert mount.wrong({name: FILES[name] for name in half}) == []
             if "node memory" in kinds:
                 mount.kill()
                 self._damage("node memory", kinds.count("node memory"))
@@ -191,36 +190,17 @@ class Round:
         eventually(lambda: not is_alive(mount.pid), "the end of the daemon")
 
 
-@contextmanager
-def _memory() -> Iterator[None]:
-    """Node memory of its own: in the usual one, masters of other tests sweep."""
-    root, before = (
-        tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"),
-        os.environ.get(VARIABLE),
-    )
-    os.environ[VARIABLE] = root
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
-        shutil.rmtree(root, ignore_errors=True)
-
-
 def damage_at_random_everywhere(folder: Path, count: int, seed: int) -> Outcome:
     """Damage `count` files in all; what was seen. It goes on after what goes wrong."""
     rng, outcome = random.Random(seed), Outcome()
-    whole = Place(folder / "whole")
-    whole.make(FILES, CHUNK_BYTES).close()
+    whole = Place(folder / "whole").holding(FILES)
     while outcome.count < count:
         now = min(rng.randrange(1, MOST_AT_ONCE + 1), count - outcome.count)
         place = Place(folder / f"round-{outcome.rounds}")
         shutil.copytree(whole.folder, place.folder)
         mountpoint = place.folder / "mnt"
         one = Round(place, mountpoint, rng, outcome)
-        with _memory():
+        with own_node_memory():
             try:
                 one.run(now)
             except (AssertionError, OSError, subprocess.SubprocessError) as error:

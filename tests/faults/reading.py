@@ -7,6 +7,7 @@ not what `content` says.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import subprocess
@@ -15,6 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+GONE = (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)
+"""What is said of a mount that nobody serves any more."""
 
 
 def content(path: str, size: int = 8_000) -> bytes:
@@ -51,6 +55,12 @@ class Reader:
         """What it says of a failure; nothing if there is none."""
         said, _ = self.process.communicate(timeout=timeout_s)
         return said if self.process.returncode else ""
+
+    def end_without_mount(self, timeout_s: float) -> str:
+        """What it says of a mount that is gone."""
+        said = self.end(timeout_s)
+        assert any(os.strerror(number) in said for number in GONE), said
+        return said
 
 
 @contextmanager

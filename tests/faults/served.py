@@ -81,6 +81,11 @@ class Place:
             index.close()
         return Snapshot.open(path)
 
+    def holding(self, files: Files, target_bytes: int = 64_000) -> Place:
+        """This place, with a dataset of `files`."""
+        self.make(files, target_bytes).close()
+        return self
+
     def object_file(self, key: str) -> Path:
         """The file of an object, to be damaged."""
         return Path(self.objects._path(key))
@@ -149,6 +154,10 @@ class Served:
     @property
     def log(self) -> str:
         return self.log_file.read_text()
+
+    def wrong(self, files: Files) -> list[str]:
+        """The paths below which other bytes are read."""
+        return [path for path, data in files.items() if (self.path / path).read_bytes() != data]
 
     def statistics(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((self.path / ".dieselfs/stats.json").read_text())

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from dieselfs.cache.node.task_folder import VARIABLE, memory_root
+from dieselfs.cache.node.task_folder import memory_root
 from tests.eventually import eventually
 from tests.faults.case import Measured, fault_case
+from tests.faults.helpers_of_tasks import end_helpers, helpers_of
 from tests.faults.reading import content
 from tests.faults.served import Place
-from tests.faults.test_daemon import helpers_of
+from tests.own_node_memory import own_node_memory
 
 BOUND_S = 20.0
 FILES = {path: content(path) for path in (f"f{number:03}" for number in range(150))}
@@ -49,18 +48,13 @@ def grow(file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    place = Place(tmp_path_factory.mktemp("memory") / "place")
-    place.make(FILES, target_bytes=64_000).close()
-    return place
+    return Place(tmp_path_factory.mktemp("memory") / "place").holding(FILES)
 
 
 @pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A task in a folder of its own: in the usual one, masters of other tests sweep."""
-    root = tempfile.mkdtemp(prefix="changed-", dir="/dev/shm")
-    monkeypatch.setenv(VARIABLE, root)
-    yield f"changed-{os.getpid()}"
-    shutil.rmtree(root, ignore_errors=True)
+def task() -> Iterator[str]:
+    with own_node_memory():
+        yield f"changed-{os.getpid()}"
 
 
 def chunks_of(task: str) -> list[Path]:
@@ -83,14 +77,12 @@ def check_mount(
     options = ("--task", task, "--prefill", "0", "--front", "fuse")
     mount = place.mount(mountpoint, *options)
     try:
-        for path, data in FILES.items():
-            assert (mount.path / path).read_bytes() == data
+        assert mount.wrong(FILES) == []
         mount.kill()
         changed = change_half(task, change)
         with measured.felt():
             mount = place.mount(mountpoint, *options)
-            wrong = [path for path in FILES if (mount.path / path).read_bytes() != FILES[path]]
-        assert wrong == []
+            assert mount.wrong(FILES) == []
         fetches = mount.statistics()["cache"]["node"]["fetches"]
         assert fetches == changed, "what is as it was is not fetched again"
     finally:
@@ -135,8 +127,7 @@ def test_scrubbed_under_a_mount(
     place: Place, task: str, change: Change, measured: Measured, tmp_path: Path
 ) -> None:
     with place.mounted(tmp_path / "mnt", "--task", task, "--prefill", "0") as mount:
-        for path, data in FILES.items():
-            assert (mount.path / path).read_bytes() == data
+        assert mount.wrong(FILES) == []
         cached = chunks_of(task)
         changed = change_half(task, change)
         with measured.felt():
@@ -145,8 +136,7 @@ def test_scrubbed_under_a_mount(
         record = json.loads(done.stdout)
         assert set(record["damaged"]) == {file.name for file in cached[::2]}
         assert (record["blocks"], record["verdict"]) == (len(cached), "damaged")
-        for path, data in FILES.items():
-            assert (mount.path / path).read_bytes() == data
+        assert mount.wrong(FILES) == []
         done = place.dlcmd("scrub", "--cached")
         assert done.returncode == 0, done.stderr
         assert f"{task}: clean" in done.stdout
@@ -158,6 +148,7 @@ import sys, time
 from pathlib import Path
 from dieselfs.assembly import open_index
 from dieselfs.client import Client
+from tests.faults.helpers_of_tasks import end_helpers, helpers_of
 from tests.faults.reading import content
 from chunkstore.stores.local_directory import LocalDirectory
 
@@ -185,9 +176,7 @@ def client_of(place: Place, task: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         client.kill()
         client.communicate()
-        for helper in helpers_of(task):  # it would linger for 5 s
-            os.kill(helper, signal.SIGTERM)
-        eventually(lambda: not helpers_of(task), "the end of the helper")
+        end_helpers(task)
 
 
 def said_by(client: subprocess.Popen[str]) -> str:

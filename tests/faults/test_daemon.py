@@ -18,22 +18,20 @@ from dieselfs.fuse.mounts.mount_table import entry_at
 from tests.eventually import PATIENCE_S, eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.flapping_store import calls, set_mode
-from tests.faults.reading import content, readers
+from tests.faults.helpers_of_tasks import end_helpers, helpers_of
+from tests.faults.reading import GONE, content, readers
 from tests.faults.served import NAME, Place, Served
 from tests.mount.mounting import is_alive
 from tests.stopping import stop
 
 BOUND_S = 20.0
-GONE = (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)
 FILES = {path: content(path) for path in (f"f{number:03}" for number in range(200))}
 PATHS = list(FILES)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    place = Place(tmp_path_factory.mktemp("daemon") / "place")
-    place.make(FILES, target_bytes=64_000).close()
-    return place
+    return Place(tmp_path_factory.mktemp("daemon") / "place").holding(FILES)
 
 
 @pytest.fixture
@@ -80,8 +78,7 @@ def test_daemon_killed(place: Place, mount: Served, measured: Measured, tmp_path
         eventually(lambda: calls(place.folder, "try"), "reads that wait")
         mount.kill()
         with measured.felt():
-            said = [reader.end(PATIENCE_S) for reader in reading]
-        assert all(any(os.strerror(number) in what for number in GONE) for what in said), said
+            said = [reader.end_without_mount(PATIENCE_S) for reader in reading]
         with pytest.raises(OSError) as raised:
             os.listdir(mount.path / ".dieselfs")
         assert raised.value.errno in GONE
@@ -180,24 +177,7 @@ def test_helper_killed(place: Place, measured: Measured, tmp_path: Path) -> None
         for client in clients:
             client.kill()
             client.wait()
-        for helper in helpers_of(task):  # it would linger for 5 s
-            os.kill(helper, signal.SIGTERM)
-        eventually(lambda: not helpers_of(task), "the end of the helper")
-
-
-def helpers_of(task: str) -> list[int]:
-    """Processes that listen for members of the task."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes()
-            if b"dieselfs.cache.task.master_process" in command and is_alive(int(process.name)):
-                log = (process / "fd" / "2").readlink()
-                if task in str(log):
-                    found.append(int(process.name))
-        except OSError:
-            continue
-    return found
+        end_helpers(task)
 
 
 @fault_case(
@@ -234,8 +214,7 @@ def test_republished(measured: Measured, tmp_path: Path) -> None:
             with measured.felt():
                 done = place.dlcmd("mount", "--refresh", NAME, mount.path)
                 assert done.returncode == 0, done.stderr
-                for path, data in new.items():
-                    assert (mount.path / path).read_bytes() == data
+                assert mount.wrong(new) == []
             assert kept.read() == old["d/f0"]
             eventually(lambda: True in seen, "readers that see it", 10)
         finally:

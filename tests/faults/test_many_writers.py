@@ -7,7 +7,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -128,14 +128,7 @@ def test_eight_writers(kind: str, request: pytest.FixtureRequest, measured: Meas
             expected = -signal.SIGKILL if number == KILLED else 0
             assert ended.code == expected, (number, ended.errors)
         with places.opened() as dataset:
-            found = files_of(dataset)
-            for told in tolds:
-                for path, data in promised(told).items():
-                    # The killed writer may have overwritten it in a commit that it did not hear of.
-                    newer = path == b"w%d/always" % KILLED
-                    assert newer or found[path] == data, path
-            assert_winners(dataset, found)
-            assert index_differences(dataset) == []
+            assert_promised(dataset, tolds)
             measured.note(f"{dataset.namespace.state().generation} commits, all as promised")
 
 
@@ -158,9 +151,7 @@ def test_eight_writers_of_an_index_that_is_lost(
                 Running(folder, work(places, number, told)) for number, told in enumerate(tolds)
             ]
             eventually(lambda: all(lines(told) for told in tolds), "the writers begin")
-            own_redis_server.stop()
-            own_redis_server.forget()
-            own_redis_server.start()
+            own_redis_server.lose_all()
             seen = lines(tolds[KILLED])
             eventually(lambda: lines(tolds[KILLED]) > seen + 2, "the writers go on")
             os.kill(writers[KILLED].pid, signal.SIGKILL)
@@ -174,13 +165,7 @@ def test_eight_writers_of_an_index_that_is_lost(
         with places.opened() as dataset:
             left = len(index_differences(dataset))
             recover(dataset.store, dataset.index, places.name)
-            found = files_of(dataset)
-            for told in tolds:
-                for path, data in promised(told).items():
-                    newer = path == b"w%d/always" % KILLED
-                    assert newer or found[path] == data, path
-            assert_winners(dataset, found)
-            assert index_differences(dataset) == []
+            assert_promised(dataset, tolds)
         measured.note(f"{left} records wrong before recovery, none after; nothing lost")
 
 
@@ -208,6 +193,18 @@ def work(places: Places, number: int, told: Path) -> Callable[..., int]:
 
 def lines(told: Path) -> int:
     return len(told.read_text().splitlines()) if told.exists() else 0
+
+
+def assert_promised(dataset: Dataset, tolds: Sequence[Path]) -> None:
+    """What every writer was told is there, and the index is what the store says."""
+    found = files_of(dataset)
+    for told in tolds:
+        for path, data in promised(told).items():
+            # The killed writer may have overwritten it in a commit that it did not hear of.
+            newer = path == b"w%d/always" % KILLED
+            assert newer or found[path] == data, path
+    assert_winners(dataset, found)
+    assert index_differences(dataset) == []
 
 
 def assert_winners(dataset: Dataset, found: Mapping[bytes, bytes]) -> None:

@@ -78,9 +78,7 @@ def test_back_empty(
 ) -> None:
     running = put.start(before_phase(phase))
     running.wait_for_pause()
-    own_redis_server.stop()
-    own_redis_server.forget()
-    own_redis_server.start()
+    own_redis_server.lose_all()
     with measured.felt():
         running.go_on()
         ended = running.end()
@@ -153,9 +151,7 @@ def test_empty_between_commands(
 ) -> None:
     running = put.start()
     assert running.end().code == 0
-    own_redis_server.stop()
-    own_redis_server.forget()
-    own_redis_server.start()
+    own_redis_server.lose_all()
     with measured.felt():
         listing = start_dlcmd(tmp_path, ["ls", *put.places.flags, "dl://d/a"]).end()
     assert listing.code == 0, listing

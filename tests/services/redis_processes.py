@@ -106,6 +106,12 @@ class RedisProcess:
         """When stopped: as if it had kept nothing."""
         shutil.rmtree(self._folder / "appendonlydir", ignore_errors=True)
 
+    def lose_all(self) -> None:
+        """A crash after which it starts empty."""
+        self.stop()
+        self.forget()
+        self.start()
+
     def pause(self) -> None:
         assert self._process is not None
         stop(self._process.pid)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ from msgspec.structs import replace
 from dieselfs.allocation.allocator.capacity import ClusterCapacity
 from dieselfs.allocation.allocator.present_jobs import present_jobs
 from dieselfs.allocation.directory.folder import FolderDirectory
-from dieselfs.cache.node.task_folder import VARIABLE
 from tests.dieselfs.cache.cluster.cluster_of_nodes import (
     JobReader,
     NodeProcess,
@@ -27,6 +24,7 @@ from tests.dieselfs.cache.cluster.cluster_of_nodes import (
 )
 from tests.dieselfs.cache.cluster.test_mount_through_a_cluster import mounted
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
+from tests.own_node_memory import own_node_memory
 from tests.peers.task_nodes import PeerDataset, make_dataset
 
 MIB = 1 << 20
@@ -40,14 +38,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
 
 
 @pytest.fixture
-def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderDirectory]:
+def directory() -> Iterator[FolderDirectory]:
     """The allocation directory of this test's processes, and of the nodes that they start."""
-    memory = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
-    monkeypatch.setenv(VARIABLE, str(memory))
-    made = FolderDirectory()
-    yield made
-    made.close()
-    shutil.rmtree(memory)
+    with own_node_memory():
+        made = FolderDirectory()
+        yield made
+        made.close()
 
 
 @pytest.fixture

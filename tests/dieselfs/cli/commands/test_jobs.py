@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +11,15 @@ import pytest
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.eventually import eventually
+from tests.own_node_memory import own_node_memory
 
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def memory() -> Iterator[None]:
     """Shared memory, and so a job registry, of this test alone."""
-    with tempfile.TemporaryDirectory(prefix="dieselfs-test-", dir="/dev/shm") as folder:
-        monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", folder)
+    with own_node_memory():
         yield
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +17,7 @@ from benchmarks.policy_jobs import environment, slow_dlcmd
 from benchmarks.shared_disk import SharedDisk
 from dieselfs.allocation.directory.folder import FolderDirectory
 from tests.eventually import PATIENCE_S, eventually
+from tests.own_node_memory import own_node_memory
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 MIB = 1 << 20
@@ -29,15 +28,13 @@ FILES, FILE_BYTES = 320, 200 << 10
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A dataset of 64 MB on a slow disk, and a shared memory of the test."""
-    memory = tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm")
-    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", memory)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    SharedDisk.make(tmp_path)
-    make_tree(tmp_path / "source", FILES, 4, FILE_BYTES)
-    dlcmd("put", "-q", "--chunk-size", "1MiB", f"{tmp_path}/source/", "pets", folder=tmp_path)
-    SharedDisk.make(tmp_path, bytes_per_s=float(STORE))
-    yield tmp_path
-    shutil.rmtree(memory)
+    with own_node_memory():
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        SharedDisk.make(tmp_path)
+        make_tree(tmp_path / "source", FILES, 4, FILE_BYTES)
+        dlcmd("put", "-q", "--chunk-size", "1MiB", f"{tmp_path}/source/", "pets", folder=tmp_path)
+        SharedDisk.make(tmp_path, bytes_per_s=float(STORE))
+        yield tmp_path
 
 
 @contextmanager
