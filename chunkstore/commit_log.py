@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import xxhash
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.object_keys import check_dataset_name, chunk_key, commit_key, commit_prefix
+from chunkstore.sealed_object import sealed, unsealed
 from chunkstore.stores.object_store import Buffer, ObjectStore
 
 MAGIC: Final = b"DIESELCM"
@@ -82,7 +82,7 @@ class Commit:
             self.dataset_id,
         )
         body = b"".join([fixed, added.tobytes(), *(chunk_id.value for chunk_id in self.retired)])
-        return body + xxhash.xxh3_64_digest(body)
+        return sealed(body)
 
     @classmethod
     def decode(cls, data: Buffer, generation: int) -> Commit:
@@ -90,19 +90,11 @@ class Commit:
 
         Raise `Corrupt` unless `data` is a valid commit object of `generation`.
         """
-        data = bytes(data)
-        body, check = data[:-8], data[-8:]
-        if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
-            raise Corrupt(f"the object of commit {generation} is not a commit")
-        if xxhash.xxh3_64_digest(body) != check:
-            raise Corrupt(f"the checksum of commit {generation} is wrong")
-        fixed = _FIXED.unpack_from(body)
-        _, version, flags, added, retired, packing, found, time_ns, dataset_id = fixed
-        if version != FORMAT_VERSION or flags & ~_REMOVED:
-            raise Corrupt(
-                f"commit {generation} has format {version} and flags {flags:#x}; "
-                f"this release reads {FORMAT_VERSION}"
-            )
+        what = f"commit {generation}"
+        body, fields = unsealed(bytes(data), _FIXED, MAGIC, FORMAT_VERSION, what, "a commit")
+        flags, added, retired, packing, found, time_ns, dataset_id = fields
+        if flags & ~_REMOVED:
+            raise Corrupt(f"{what} has flags {flags:#x}, which this release does not know")
         if found != generation:
             raise Corrupt(f"the object of commit {generation} contains commit {found}")
         if len(body) != _FIXED.size + added * _ADDED.itemsize + retired * 16:

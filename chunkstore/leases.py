@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import xxhash
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import AlreadyExists, Corrupt
 from chunkstore.numbered_objects import NumberedListing, list_present
 from chunkstore.object_keys import lease_key, leases_prefix
+from chunkstore.sealed_object import sealed, unsealed
 from chunkstore.stores.object_store import ObjectStore
 
 MAGIC: Final = b"DIESELLS"
@@ -79,7 +79,7 @@ class Lease:
             bytes.fromhex(self.lease_id),
         )
         body = fixed + np.array(self.generations, "<u8").tobytes() + host
-        return body + xxhash.xxh3_64_digest(body)
+        return sealed(body)
 
     @classmethod
     def decode(cls, data: bytes, lease_id: str, number: int) -> Lease:
@@ -88,16 +88,8 @@ class Lease:
         Raise `Corrupt` unless `data` is a valid object of that lease and number.
         """
         what = f"number {number} of lease {lease_id}"
-        body = data[:-8]
-        if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
-            raise Corrupt(f"the object of {what} is not a lease")
-        if xxhash.xxh3_64_digest(body) != data[-8:]:
-            raise Corrupt(f"the checksum of {what} is wrong")
-        _, version, host_bytes, count, found, written_ns, ttl_s, pid, dataset_id, found_id = (
-            _FIXED.unpack_from(body)
-        )
-        if version != FORMAT_VERSION:
-            raise Corrupt(f"{what} has format {version}; this release reads {FORMAT_VERSION}")
+        body, fields = unsealed(data, _FIXED, MAGIC, FORMAT_VERSION, what, "a lease")
+        host_bytes, count, found, written_ns, ttl_s, pid, dataset_id, found_id = fields
         if count > MAX_GENERATIONS or len(body) != _FIXED.size + 8 * count + host_bytes:
             raise Corrupt(f"the length of {what} is wrong")
         if (found_id.hex(), found) != (lease_id, number):

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import xxhash
-
 from chunkstore.errors import AlreadyExists, Corrupt, NoStoreYet, NotFound, Unavailable
 from chunkstore.numbered_objects import NumberedObject, list_numbers, read_bounded
 from chunkstore.object_keys import SETTINGS_NAME, SETTINGS_PREFIX, settings_key
+from chunkstore.sealed_object import sealed, unsealed
 from chunkstore.stores.object_store import ObjectStore
 
 MAGIC: Final = b"DIESELCF"
@@ -66,22 +65,16 @@ class StoreSettings:
         text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
         fixed = (MAGIC, FORMAT_VERSION, 0, len(text), self.number, self.time_ns)
         body = _FIXED.pack(*fixed) + text
-        return body + xxhash.xxh3_64_digest(body)
+        return sealed(body)
 
     @classmethod
     def decode(cls, data: bytes, number: int) -> StoreSettings:
         """Return the settings in `data`; raise `Corrupt` if it is not that version of them."""
         import json
 
-        what = f"{settings_key(number)} (the settings of the store)"
-        body = data[:-8]
-        if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
-            raise Corrupt(f"{what} is not an object of settings; {_REPAIR}")
-        if xxhash.xxh3_64_digest(body) != data[-8:]:
-            raise Corrupt(f"the checksum of {what} is wrong; {_REPAIR}")
-        _, version, _, length, found, time_ns = _FIXED.unpack_from(body)
-        if version != FORMAT_VERSION:
-            raise Corrupt(f"{what} has format {version}; this release reads {FORMAT_VERSION}")
+        what, kind = f"{settings_key(number)} (the settings of the store)", "a version of them"
+        body, fields = unsealed(data, _FIXED, MAGIC, FORMAT_VERSION, what, kind, f"; {_REPAIR}")
+        _, length, found, time_ns = fields
         if found != number or len(body) != _FIXED.size + length:
             raise Corrupt(f"{what} has the content of another object; {_REPAIR}")
         try:

@@ -14,13 +14,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-import xxhash
-
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.commit_log import find_dataset
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.numbered_objects import NumberedListing, list_numbers, list_present
 from chunkstore.object_keys import check_dataset_name, tag_key, tags_prefix
+from chunkstore.sealed_object import sealed, unsealed
 from chunkstore.stores.object_store import ObjectStore
 
 MAGIC: Final = b"DIESELTG"
@@ -71,7 +70,7 @@ class Tag:
             self.dataset_id,
         )
         body = fixed + name + snapshot_id
-        return body + xxhash.xxh3_64_digest(body)
+        return sealed(body)
 
     @classmethod
     def decode(cls, data: bytes, name: str, number: int) -> Tag:
@@ -80,14 +79,8 @@ class Tag:
         Raise `Corrupt` unless `data` is a valid object of that tag and number.
         """
         what = f"number {number} of tag {name}"
-        body = data[:-8]
-        if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
-            raise Corrupt(f"the object of {what} is not a tag")
-        if xxhash.xxh3_64_digest(body) != data[-8:]:
-            raise Corrupt(f"the checksum of {what} is wrong")
-        _, version, _, name_bytes, id_bytes, found, time_ns, dataset_id = _FIXED.unpack_from(body)
-        if version != FORMAT_VERSION:
-            raise Corrupt(f"{what} has format {version}; this release reads {FORMAT_VERSION}")
+        body, fields = unsealed(data, _FIXED, MAGIC, FORMAT_VERSION, what, "a tag")
+        _, name_bytes, id_bytes, found, time_ns, dataset_id = fields
         if len(body) != _FIXED.size + name_bytes + id_bytes:
             raise Corrupt(f"the length of {what} is wrong")
         text = body[_FIXED.size :].decode("ascii", errors="replace")

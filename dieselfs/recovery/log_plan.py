@@ -13,11 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import xxhash
-
 from chunkstore.commit_log import Commit
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.object_keys import commit_key, damaged_commit_key, log_plan_key
+from chunkstore.sealed_object import sealed, unsealed
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.errors import Conflict
 
@@ -25,7 +24,6 @@ _MAGIC: Final = b"DIESELLP"
 _FIXED: Final = struct.Struct("<8sHxxI")  # magic, version, number of commits
 _VERSION: Final = 1
 _ITEM: Final = struct.Struct("<QI")  # generation, length of the encoded commit
-_CHECK_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +41,13 @@ class LogPlan:
             data = commit.encode()
             parts += [_ITEM.pack(commit.generation, len(data)), data]
         body = b"".join(parts)
-        return body + xxhash.xxh3_64_digest(body)
+        return sealed(body)
 
     @classmethod
     def decode(cls, name: str, data: Buffer) -> LogPlan:
         """Return the plan of these bytes. Raises `Corrupt`."""
-        data = bytes(data)
-        body, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
-        if len(body) < _FIXED.size or xxhash.xxh3_64_digest(body) != check:
-            raise Corrupt(f"the plan of lost commits of {name} is damaged")
-        magic, version, count = _FIXED.unpack_from(body)
-        if (magic, version) != (_MAGIC, _VERSION):
-            raise Corrupt(f"the plan of lost commits of {name} has the format of another release")
+        what = f"the plan of lost commits of {name}"
+        body, (count,) = unsealed(bytes(data), _FIXED, _MAGIC, _VERSION, what, "a plan")
         commits, at = [], _FIXED.size
         for _ in range(count):
             generation, size = _ITEM.unpack_from(body, at)
