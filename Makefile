@@ -3,8 +3,8 @@
 PYTHON_IN_VENV = .venv/bin/python
 # Many tests wait for servers and mounts, so four at a time pay even on two cores.
 PYTEST_ARGS ?= -n 4 --dist worksteal
-# What `make check` tests: the layering of packages and folders, and the docstrings.
-CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
+# What `make check` tests: the layering of packages and folders, names and docstrings.
+CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_names.py tests/test_sentences.py
 # Without compiled modules each of a test's processes would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -20,7 +20,7 @@ setup:  ## install what is missing: system packages (Debian), .venv with what a 
 torch:  ## the same, PyTorch, and what the checks, tests, benchmarks and the demo need
 	@scripts/setup.sh torch
 
-check: torch  ## ruff, mypy, the layering of packages and folders, and the docstrings
+check: torch  ## ruff, mypy, the layering of packages and folders, names and docstrings
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy

@@ -22,7 +22,7 @@ from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
-from dieselfs.allocation.readers.observed import Progress
+from dieselfs.allocation.readers.observed import JobProgress
 from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
 
 CHUNK_BYTES = 4 << 20
@@ -157,5 +157,5 @@ def _run(index_url: str, kind: ReaderKind, barrier: Any, control: Any) -> None:
         control.send(noted)
 
 
-def _progress(noted: Noted, allocation: ReaderAllocation, kind: ReaderKind) -> Progress:
-    return Progress(None, len(noted.left) * kind.chunk_bytes, allocation.statistics().waited_s)
+def _progress(noted: Noted, allocation: ReaderAllocation, kind: ReaderKind) -> JobProgress:
+    return JobProgress(None, len(noted.left) * kind.chunk_bytes, allocation.statistics().waited_s)

@@ -22,14 +22,14 @@ import numpy as np
 
 from benchmarks.harness import report, scratch
 from chunkstore.ssd.admission import AdmitAll
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.reader_tags import ChunkRead, OneBucket, ReaderTags
-from dieselfs.advice.comparison import POLICIES, Question, compare
 from dieselfs.advice.optimum import optimum
 from dieselfs.advice.recorder import Recorder, TraceSettings
 from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.advice.tier_comparison import POLICIES, Question, compare
 
 EPOCHS = 4
 CHUNK_BYTES = 4 << 20

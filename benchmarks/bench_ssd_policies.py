@@ -38,8 +38,8 @@ from benchmarks.policy_costs import costs
 from benchmarks.policy_replay import TRUTH, Told, requests_of, size_of
 from benchmarks.policy_runner_costs import runner_costs
 from benchmarks.policy_workloads import ORDERS, SPLITS, WORKLOADS, Order, Trace, trace_of
-from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
+from chunkstore.ssd.policies.request_history import RequestHistory
 from dieselfs.advice.cache_model import EvictionOrder
 from dieselfs.advice.optimum import optimum
 from dieselfs.advice.replay import Replayed, replay

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.harness import report
-from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.request_history import RequestHistory
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 _BUCKET = Bucket("d")
 _ASKED = 10_000

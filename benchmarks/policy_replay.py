@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.policy_workloads import Trace, bucket_of
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.policy import REFRESH_S
 from dieselfs.advice.replay import CacheSize
 from dieselfs.advice.request_trace import Publication, RequestTrace

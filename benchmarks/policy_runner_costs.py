@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks.harness import report
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import AdmitAll
-from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.request_history import RequestHistory
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import LRU, PolicyChoice
 from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.reader_tags import dataset_tags, decided_key

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 PARTITION_BYTES = 5e12
 READER_BYTES_PER_S = 1.5e9

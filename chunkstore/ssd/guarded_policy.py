@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
-from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.request_history import RequestHistory
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import LRU, SIMPLER, PolicyChoice
 from chunkstore.ssd.policy_explanation import HasPriorities
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_counts import PolicyCounts
 from chunkstore.ssd.reader_tags import BLOCK_BYTES, WHOLE_BYTES, ChunkRead
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chunkstore.ssd.policies.names import NAMES
-from chunkstore.ssd.policies.tags import BUCKET_MAPS
+from chunkstore.ssd.policies.segment_buckets import BUCKET_MAPS
 
 if TYPE_CHECKING:
     from chunkstore.ssd.policies.naming import PolicySettings

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import LRU
 
 _REMEMBERED: Final = 1 << 15

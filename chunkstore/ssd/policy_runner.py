@@ -24,11 +24,11 @@ from chunkstore.ssd.admission import Admission
 from chunkstore.ssd.eviction import Ranking
 from chunkstore.ssd.guarded_policy import GuardedPolicy, MakesPolicies
 from chunkstore.ssd.ongoing_requests import OngoingRequest, OngoingRequests
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 from chunkstore.ssd.policies.naming import policy_of
 from chunkstore.ssd.policies.policy import REFRESH_S
 from chunkstore.ssd.policies.region_rank import SOON, fill_class
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import LRU, PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, CountedRows, DecidedRow, PolicyCounts, total_of
 from chunkstore.ssd.policy_events import Observer, PolicyDecision, PolicyRequest

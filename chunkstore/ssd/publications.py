@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 
 _JOBS: Final = 1024
 

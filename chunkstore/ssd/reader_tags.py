@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.ssd.policies.tags import Bucket, Tags, by_dataset, segment_key
+from chunkstore.ssd.policies.segment_buckets import Bucket, Tags, by_dataset, segment_key
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
 
 WHOLE_BYTES: Final = 32 << 20

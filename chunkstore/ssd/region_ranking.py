@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from chunkstore.ssd.eviction import Ranking
 from chunkstore.ssd.policies.region_rank import region_ranks
-from chunkstore.ssd.policies.tags import key_of
+from chunkstore.ssd.policies.segment_buckets import key_of
 from chunkstore.ssd.reader_tags import BLOCK_BYTES, WHOLE_BYTES
 from chunkstore.ssd.segment_index import FREE, Region
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from chunkstore.ssd.guarded_policy import GuardedPolicy
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_counts import CountedRow, CountedRows
 
 MAX_CHUNKS: Final = 1 << 16

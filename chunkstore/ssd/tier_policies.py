@@ -19,7 +19,7 @@ from chunkstore.ssd.reader_tags import ChunkRead, ReaderTags, dataset_tags, deci
 from chunkstore.ssd.segments import USUAL_CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from chunkstore.ssd.policies.jobs import JobSpecification
+    from chunkstore.ssd.policies.job_specifications import JobSpecification
     from chunkstore.ssd.policy_events import Observer
     from chunkstore.ssd.policy_runner import PolicyRunner
     from chunkstore.ssd.segment_store import SegmentStore

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from dieselfs.advice.request_trace import RequestTrace
 from dieselfs.advice.trace_file import HIT, TraceFile
 

@@ -8,7 +8,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.object_keys import chunk_of_key
 from chunkstore.ssd.admission import AdmitAll
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_events import Observer
 from chunkstore.ssd.policy_runner import PolicyRunner

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_events import Observed, PolicyDecision, PolicyRequest
 from dieselfs.advice.request_trace import Publication
 from dieselfs.errors import LocalFileError

@@ -28,7 +28,7 @@ class CacheUse:
     """The bytes that give the job's present hit share, effective_bytes / dataset_bytes."""
 
 
-class CachedChunks:
+class CachedChunkSet:
     """The chunks of a dataset that are in the cache."""
 
     def __init__(self, chunk_bytes: Sequence[int]) -> None:
@@ -50,7 +50,7 @@ class CachedChunks:
 class JobEpoch:
     """The chunks of one dataset that one job has read in its present epoch."""
 
-    def __init__(self, cache: CachedChunks, *, repeats_items: bool = False) -> None:
+    def __init__(self, cache: CachedChunkSet, *, repeats_items: bool = False) -> None:
         """`repeats_items`: a chunk may be read again in the same epoch (`Job.repeats_items`)."""
         self._cache = cache
         self._repeats_items = repeats_items

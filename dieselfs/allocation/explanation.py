@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from dieselfs.allocation.estimator import cache_efficiency, job_rate, uniform_hits
 from dieselfs.allocation.known_hits import slope
-from dieselfs.allocation.plan import Plan, PlannedJob
+from dieselfs.allocation.plan import AllocationPlan, PlannedJob
 
 Limit = Literal["speed", "io", "gpus"]
 """`speed`: the ideal rate f*. `io`: b / (1 - c/d). `gpus`: the job waits, or has them by turns."""
@@ -61,7 +61,7 @@ class Explanation:
     """When the first epoch ends and its cache is effective; None: it has none, or never ends."""
 
 
-def explain(plan: Plan) -> list[Explanation]:
+def explain(plan: AllocationPlan) -> list[Explanation]:
     """Return the explanation of each job, in the plan's order."""
     sizes, efficiencies, reads = _by_dataset(plan)
     holders = sorted(
@@ -134,7 +134,7 @@ def _first_epoch_s(planned: PlannedJob) -> float | None:
     return seconds if planned.job.passes > 1 and math.isfinite(seconds) else None
 
 
-def _by_dataset(plan: Plan) -> tuple[dict[str, int], dict[str, float], dict[str, float]]:
+def _by_dataset(plan: AllocationPlan) -> tuple[dict[str, int], dict[str, float], dict[str, float]]:
     """Return the cached bytes, the efficiency of the jobs that run, and the reads of a byte."""
     cached: dict[str, int] = {}
     efficiencies: dict[str, float] = {}

@@ -45,7 +45,7 @@ class PlannedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AllocationPlan:
     """The jobs in the order in which they run, then those that wait."""
 
     jobs: Sequence[PlannedJob]
@@ -53,7 +53,7 @@ class Plan:
     total: Resources
 
 
-def make_plan(jobs: Iterable[Job], policy: Policy, total: Resources) -> Plan:
+def make_plan(jobs: Iterable[Job], policy: Policy, total: Resources) -> AllocationPlan:
     """Ask the policy for jobs that have not begun, and again once their cache is effective."""
     states = [JobState(job, job.total_bytes) for job in jobs]
     start = policy.schedule(states, total)
@@ -70,7 +70,7 @@ def make_plan(jobs: Iterable[Job], policy: Policy, total: Resources) -> Plan:
         _planned(begun, state, start, steady, hits)
         for begun, state in zip(states, after, strict=True)
     ]
-    return Plan(planned, steady, total)
+    return AllocationPlan(planned, steady, total)
 
 
 def _when_effective(

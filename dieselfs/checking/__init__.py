@@ -3,7 +3,7 @@
 `fsck` compares store, index and snapshots; `scrub` reads every byte.
 """
 
-from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit, Verdict
+from dieselfs.checking.findings import Finding, FindingKind, Repair, SnapshotHit, Verdict
 from dieselfs.checking.fsck import FsckReport, fsck
 from dieselfs.checking.repairing import repair
 from dieselfs.checking.scrub import ChunkSample, ScrubReport, scrub
@@ -11,7 +11,7 @@ from dieselfs.checking.scrub import ChunkSample, ScrubReport, scrub
 __all__ = [
     "Finding",
     "FsckReport",
-    "Kind",
+    "FindingKind",
     "Repair",
     "ChunkSample",
     "ScrubReport",

@@ -33,7 +33,7 @@ from chunkstore.counted import agreed, counted
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import Buffer, ObjectStore
-from dieselfs.checking.findings import Kind
+from dieselfs.checking.findings import FindingKind
 
 READ_BYTES: Final = 8 << 20
 """The bytes in memory at a time of a chunk above 16 MiB.
@@ -59,7 +59,7 @@ class ChunkDamage:
     """The damage of one chunk."""
 
     chunk: ChunkRef
-    kind: Kind
+    kind: FindingKind
     what: str
     contents: frozenset[Content] | None = None
     """The files that are hit; None means every file that lies in the chunk."""
@@ -84,7 +84,7 @@ class WholeCheck:
 class _Unsound(Exception):
     """The chunk as a whole is not what it should be."""
 
-    def __init__(self, kind: Kind, what: str) -> None:
+    def __init__(self, kind: FindingKind, what: str) -> None:
         super().__init__(what)
         self.kind = kind
 
@@ -95,13 +95,13 @@ def check_length(chunk: ChunkRef, size_bytes: int | None) -> ChunkDamage | None:
     The head shows which files a wrong length hits.
     """
     if size_bytes is None:
-        return ChunkDamage(chunk, Kind.CHUNK_MISSING, "the object is not in the store")
+        return ChunkDamage(chunk, FindingKind.CHUNK_MISSING, "the object is not in the store")
     expected = chunk.object_bytes
     if size_bytes == expected:
         return None
     compared = "shorter" if size_bytes < expected else "longer"
     what = f"the object has {size_bytes:,} bytes, {compared} than the {expected:,} of its commit"
-    return ChunkDamage(chunk, Kind.CHUNK_LENGTH, what)
+    return ChunkDamage(chunk, FindingKind.CHUNK_LENGTH, what)
 
 
 def check_head(
@@ -147,7 +147,7 @@ def check_whole(
     if size_bytes is None:
         return WholeCheck(check_length(chunk, None))
     first = _check_once(store, dataset, chunk, size_bytes, throttle)
-    if first.damage is None or first.damage.kind is Kind.CHUNK_MISSING:
+    if first.damage is None or first.damage.kind is FindingKind.CHUNK_MISSING:
         return first
     _drop_cached(store, chunk_key(dataset.name, chunk.id), chunk, throttle)
     again = _check_once(store, dataset, chunk, size_bytes, throttle)
@@ -281,11 +281,11 @@ def _judged(
     found = frozenset(contents[number] for number in bad)
     if length is not None:
         return replace(length, what=f"{length.what}; {what}", contents=found)
-    return ChunkDamage(chunk, Kind.CHUNK_PAYLOAD, what, found)
+    return ChunkDamage(chunk, FindingKind.CHUNK_PAYLOAD, what, found)
 
 
 def _unsound(chunk: ChunkRef, error: _Unsound, length: ChunkDamage | None) -> ChunkDamage:
-    if length is None or error.kind is Kind.CHUNK_FOREIGN:
+    if length is None or error.kind is FindingKind.CHUNK_FOREIGN:
         return ChunkDamage(chunk, error.kind, str(error))
     return replace(length, what=f"{length.what}; {error}")
 
@@ -297,7 +297,7 @@ def _check_bounds(chunk: ChunkRef) -> None:
     """
     if chunk.head_bytes > PREAMBLE_BYTES + MAX_HEADER_BYTES:
         what = f"the commit names a head of {chunk.head_bytes:,} bytes, more than any chunk has"
-        raise _Unsound(Kind.CHUNK_HEAD, what)
+        raise _Unsound(FindingKind.CHUNK_HEAD, what)
 
 
 def _sound_head(data: Buffer, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:
@@ -305,19 +305,21 @@ def _sound_head(data: Buffer, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead
     try:
         found = decode_preamble(data)
         if found.chunk_id != chunk.id:
-            raise _Unsound(Kind.CHUNK_FOREIGN, f"the object holds another chunk, {found.chunk_id}")
+            raise _Unsound(
+                FindingKind.CHUNK_FOREIGN, f"the object holds another chunk, {found.chunk_id}"
+            )
         if (found.head_bytes, found.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
             raise _Unsound(
-                Kind.CHUNK_HEAD,
+                FindingKind.CHUNK_HEAD,
                 f"the head names {found.head_bytes:,} + {found.payload_bytes:,} bytes, "
                 f"the commit {chunk.head_bytes:,} + {chunk.payload_bytes:,}",
             )
         head = decode_head(data, chunk.id)
     except Corrupt as error:
-        raise _Unsound(Kind.CHUNK_HEAD, str(error)) from error
+        raise _Unsound(FindingKind.CHUNK_HEAD, str(error)) from error
     if head.dataset != dataset:
         what = f"the object holds a chunk of another dataset ({head.dataset.name})"
-        raise _Unsound(Kind.CHUNK_FOREIGN, what)
+        raise _Unsound(FindingKind.CHUNK_FOREIGN, what)
     return head
 
 

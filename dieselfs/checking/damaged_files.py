@@ -21,7 +21,7 @@ from dieselfs.checking.files_hit import indexed_files, snapshot_files
 from dieselfs.checking.findings import Finding, SnapshotHit
 from dieselfs.checking.head_checks import HeadChecks
 from dieselfs.checking.snapshot_check import downloaded
-from dieselfs.checking.store_check import StoredDataset
+from dieselfs.checking.store_check import ListedDataset
 from dieselfs.snapshots.lifecycle import list_local, list_published
 from metadata import keys
 from metadata.errors import SnapshotRefused
@@ -45,7 +45,7 @@ _NO_FILES_ADVICE: Final = (
 def files_by_heads(
     store: ObjectStore,
     index: KeyValueStore,
-    stored: StoredDataset,
+    stored: ListedDataset,
     damages: Mapping[ChunkId, ChunkDamage],
     heads: HeadChecks,
     local_folder: Path | None,
@@ -71,7 +71,7 @@ def files_by_heads(
 def _known_elsewhere(
     store: ObjectStore,
     index: KeyValueStore,
-    stored: StoredDataset,
+    stored: ListedDataset,
     unread: Mapping[ChunkId, ChunkDamage],
     local_folder: Path | None,
 ) -> Iterator[tuple[ChunkId, list[bytes]]]:
@@ -92,7 +92,7 @@ def _known_elsewhere(
 
 
 def _of_snapshot(
-    path: Path, stored: StoredDataset, unread: Mapping[ChunkId, ChunkDamage], left: set[ChunkId]
+    path: Path, stored: ListedDataset, unread: Mapping[ChunkId, ChunkDamage], left: set[ChunkId]
 ) -> Iterator[tuple[ChunkId, list[bytes]]]:
     """Yield a snapshot's files in the chunks of `left`; remove those chunks from `left`.
 
@@ -111,7 +111,7 @@ def _of_snapshot(
     yield from found.items()
 
 
-def _is_later(replayed: KeyValueStore, stored: StoredDataset, path: bytes, generation: int) -> bool:
+def _is_later(replayed: KeyValueStore, stored: ListedDataset, path: bytes, generation: int) -> bool:
     """Return whether a sound chunk has something newer than `generation` about the path.
 
     It is another version, or a tombstone.

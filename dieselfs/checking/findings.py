@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """The kind of a fault. Scripts see the values."""
 
     COMMIT_MISSING = "commit-missing"
@@ -65,7 +65,7 @@ class SnapshotHit:
 class Finding:
     """One fault."""
 
-    kind: Kind
+    kind: FindingKind
     object: str
     """The object's key, a local file's path, or the name of what the index record describes."""
     what: str

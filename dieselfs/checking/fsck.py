@@ -16,11 +16,11 @@ from chunkstore.progress import NO_PROGRESS, Progress
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
 from dieselfs.checking.files_hit import IndexedFiles, indexed_files
-from dieselfs.checking.findings import Finding, Kind, Verdict, verdict_of
+from dieselfs.checking.findings import Finding, FindingKind, Verdict, verdict_of
 from dieselfs.checking.head_checks import HeadChecks
 from dieselfs.checking.index_check import IndexCheck, check_index
 from dieselfs.checking.snapshot_check import check_snapshots
-from dieselfs.checking.store_check import StoredDataset, read_stored, retired_after
+from dieselfs.checking.store_check import ListedDataset, read_stored, retired_after
 from metadata.kv.key_value_store import KeyValueStore
 
 _TRIES: Final = 3
@@ -53,7 +53,7 @@ class FsckReport:
     @property
     def commits_lost(self) -> bool:
         """True if a finding shows that commits are lost."""
-        lost = (Kind.COMMIT_MISSING, Kind.COMMIT_DAMAGED, Kind.INDEX_AHEAD)
+        lost = (FindingKind.COMMIT_MISSING, FindingKind.COMMIT_DAMAGED, FindingKind.INDEX_AHEAD)
         return any(finding.kind in lost for finding in self.findings)
 
 
@@ -108,7 +108,7 @@ def fsck(
 
 def _checked(
     store: ObjectStore, index: KeyValueStore, name: str, progress: Progress
-) -> tuple[StoredDataset, HeadChecks, IndexCheck]:
+) -> tuple[ListedDataset, HeadChecks, IndexCheck]:
     """Return commits, heads and the check of the index.
 
     They are read again if the index is ahead only because a writer committed in between.
@@ -119,14 +119,14 @@ def _checked(
         heads = HeadChecks(store, stored.dataset, stored.sizes, progress)
         heads_and_index = stored, heads, check_index(index, stored, heads)
         heads.read_rest(stored.required().values())
-        ahead = any(f.kind is Kind.INDEX_AHEAD for f in heads_and_index[2].findings)
+        ahead = any(f.kind is FindingKind.INDEX_AHEAD for f in heads_and_index[2].findings)
         if not ahead or stored.newest == newest:
             break
         newest = stored.newest
     return heads_and_index
 
 
-def _with_files(stored: StoredDataset, known: IndexedFiles) -> list[Finding]:
+def _with_files(stored: ListedDataset, known: IndexedFiles) -> list[Finding]:
     """Return the broken commits, with the files that they placed."""
     return [
         replace(finding, files=tuple(sorted(known.by_generation.get(generation, ()))))
@@ -134,9 +134,9 @@ def _with_files(stored: StoredDataset, known: IndexedFiles) -> list[Finding]:
     ]
 
 
-def _with_lost_files(finding: Finding, stored: StoredDataset, known: IndexedFiles) -> Finding:
+def _with_lost_files(finding: Finding, stored: ListedDataset, known: IndexedFiles) -> Finding:
     """Add to an index that is ahead the files of the commits that only it knows."""
-    if finding.kind is not Kind.INDEX_AHEAD:
+    if finding.kind is not FindingKind.INDEX_AHEAD:
         return finding
     files = [p for g, paths in known.by_generation.items() if g > stored.newest for p in paths]
     return replace(finding, files=tuple(sorted(files)))

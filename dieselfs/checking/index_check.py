@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
-from dieselfs.checking.findings import Finding, Kind, Repair
+from dieselfs.checking.findings import Finding, FindingKind, Repair
 from dieselfs.checking.head_checks import HeadChecks
-from dieselfs.checking.store_check import StoredDataset
+from dieselfs.checking.store_check import ListedDataset
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, read_state
 from metadata.errors import RecordCorrupt
@@ -70,7 +70,7 @@ class IndexCheck:
         return self.generation == newest and not self.findings
 
 
-def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) -> IndexCheck:
+def check_index(index: KeyValueStore, stored: ListedDataset, heads: HeadChecks) -> IndexCheck:
     """Compare the index with a rebuild from heads, which are read through `heads`.
 
     The cost is the rebuild and one scan of every map; both are repeated if writers committed in
@@ -126,7 +126,7 @@ def _progress(index: KeyValueStore, dataset: DatasetRef) -> tuple[int | None, in
 
 
 def _extent_findings(
-    applied: int | None, totals: int | None, stored: StoredDataset
+    applied: int | None, totals: int | None, stored: ListedDataset
 ) -> list[Finding]:
     if applied is None or totals is None:  # a finding reports it as damaged
         return []
@@ -136,7 +136,7 @@ def _extent_findings(
             f"{stored.newest}: commits are lost, and only the index knows their content"
         )
         advice = "restore the commits from a copy of the store; do not repair or delete this index"
-        return [Finding(Kind.INDEX_AHEAD, "index", what, advice, damaged=True)]
+        return [Finding(FindingKind.INDEX_AHEAD, "index", what, advice, damaged=True)]
     if applied != totals:
         return [
             _behind(f"the index has applied generation {totals} in part; the rest was not compared")
@@ -149,7 +149,7 @@ def _extent_findings(
 def _behind(what: str) -> Finding:
     advice = f"the next command that opens the dataset updates the index; or {_REPAIR}"
     return Finding(
-        Kind.INDEX_BEHIND, "index", what, advice, damaged=False, repair=Repair.REPAIR_INDEX
+        FindingKind.INDEX_BEHIND, "index", what, advice, damaged=False, repair=Repair.REPAIR_INDEX
     )
 
 
@@ -178,7 +178,7 @@ def _record_finding(
     what: str, advice: str, repairable: bool, files: tuple[bytes, ...] = ()
 ) -> Finding:
     return Finding(
-        Kind.INDEX_RECORD,
+        FindingKind.INDEX_RECORD,
         "index",
         what,
         advice,

@@ -30,11 +30,11 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import ChunkDamage, WholeCheck, check_whole
 from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
 from dieselfs.checking.files_hit import indexed_files
-from dieselfs.checking.findings import Finding, Kind, Verdict, verdict_of
+from dieselfs.checking.findings import Finding, FindingKind, Verdict, verdict_of
 from dieselfs.checking.head_checks import HeadChecks
 from dieselfs.checking.scrub_progress import ScrubFile, ScrubProgress
 from dieselfs.checking.snapshot_check import check_snapshots
-from dieselfs.checking.store_check import StoredDataset, read_stored, retired_after
+from dieselfs.checking.store_check import ListedDataset, read_stored, retired_after
 from dieselfs.recovery.parallel_reads import read_in_parallel
 from metadata import keys
 from metadata.dataset_state import read_state
@@ -156,7 +156,7 @@ def scrub(
 
 
 def _resumed(
-    kept: ScrubProgress | None, sample: ChunkSample | None, stored: StoredDataset
+    kept: ScrubProgress | None, sample: ChunkSample | None, stored: ListedDataset
 ) -> ScrubProgress | None:
     """Return the kept progress if it belongs to the requested scrub, else None."""
     if kept is None or kept.generation > stored.newest:
@@ -168,14 +168,14 @@ def _resumed(
     return kept
 
 
-def _new_progress(sample: ChunkSample | None, stored: StoredDataset) -> ScrubProgress:
+def _new_progress(sample: ChunkSample | None, stored: ListedDataset) -> ScrubProgress:
     if sample is None:
         return ScrubProgress(stored.newest, None, 0)
     seed = secrets.randbits(32) if sample.seed is None else sample.seed
     return ScrubProgress(stored.newest, sample.share, seed)
 
 
-def _existing_chunks(stored: StoredDataset, generation: int) -> list[ChunkRef]:
+def _existing_chunks(stored: ListedDataset, generation: int) -> list[ChunkRef]:
     """Return the chunks that must exist, and the retired ones that still do.
 
     Snapshots may need the retired ones.
@@ -204,7 +204,7 @@ def _left(chosen: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
 
 def _read_all(
     store: ObjectStore,
-    stored: StoredDataset,
+    stored: ListedDataset,
     chunks: Sequence[ChunkRef],
     begin: ScrubProgress,
     rate: ByteRate,
@@ -256,7 +256,7 @@ def _after(state: ScrubProgress, chunk: ChunkRef, result: WholeCheck) -> ScrubPr
 def _findings(
     store: ObjectStore,
     index: KeyValueStore,
-    stored: StoredDataset,
+    stored: ListedDataset,
     found: Sequence[ChunkDamage],
     snapshot_folder: Path | None,
 ) -> list[Finding]:
@@ -266,7 +266,9 @@ def _findings(
         for chunk_id in retired_after(store, stored.dataset, stored.newest):
             required.pop(chunk_id, None)
     for chunk_id in damages.keys() - required.keys():
-        if damages[chunk_id].kind is Kind.CHUNK_MISSING:  # deleted meanwhile, which is allowed
+        if (
+            damages[chunk_id].kind is FindingKind.CHUNK_MISSING
+        ):  # deleted meanwhile, which is allowed
             del damages[chunk_id]
     if not damages:
         return []
@@ -285,7 +287,7 @@ def _findings(
     return chunk_findings(stored.dataset.name, wanted, files, snapshots.hits)
 
 
-def _is_current(index: KeyValueStore, stored: StoredDataset) -> bool:
+def _is_current(index: KeyValueStore, stored: ListedDataset) -> bool:
     """Return whether the index has applied all that the store holds and is not applying more."""
     try:
         states = [

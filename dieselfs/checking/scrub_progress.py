@@ -22,7 +22,7 @@ import xxhash
 from chunkstore.chunk_id import ChunkId, print_id
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.checking.chunk_check import ChunkDamage
-from dieselfs.checking.findings import Kind
+from dieselfs.checking.findings import FindingKind
 from dieselfs.errors import Conflict
 
 _log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def _decode_damage(record: dict[str, Any]) -> ChunkDamage:
         ChunkRef(
             ChunkId.parse(record["chunk"]), int(record["head_bytes"]), int(record["payload_bytes"])
         ),
-        Kind(record["kind"]),
+        FindingKind(record["kind"]),
         str(record["what"]),
         None
         if contents is None

@@ -20,8 +20,8 @@ from chunkstore.stores.object_store import ObjectStore
 from chunkstore.tags import current, read_tags
 from dieselfs.checking.chunk_check import ChunkDamage
 from dieselfs.checking.files_hit import snapshot_hits
-from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit
-from dieselfs.checking.store_check import StoredDataset
+from dieselfs.checking.findings import Finding, FindingKind, Repair, SnapshotHit
+from dieselfs.checking.store_check import ListedDataset
 from dieselfs.snapshots.lifecycle import PublishedSnapshot, id_of, list_local, list_published
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
@@ -45,7 +45,7 @@ class SnapshotCheck:
 
 def check_snapshots(
     store: ObjectStore,
-    stored: StoredDataset,
+    stored: ListedDataset,
     damages: Mapping[ChunkId, ChunkDamage],
     local_folder: Path | None,
 ) -> SnapshotCheck:
@@ -95,7 +95,7 @@ def downloaded(store: ObjectStore, name: str, listed: PublishedSnapshot) -> Iter
 def _check_published(
     path: Path,
     listed: PublishedSnapshot,
-    stored: StoredDataset,
+    stored: ListedDataset,
     damages: Mapping[ChunkId, ChunkDamage],
 ) -> tuple[Finding | None, dict[ChunkId, int]]:
     """Return what is wrong with a snapshot, and how many of its files each damaged chunk hits.
@@ -110,7 +110,9 @@ def _check_published(
                 "it belongs to another dataset, or to a removed one of the same name "
                 f"({snapshot.dataset.name}@{snapshot.id})"
             )
-            return _finding(Kind.SNAPSHOT_FOREIGN, key, what, Repair.DELETE_SNAPSHOT, False), {}
+            return _finding(
+                FindingKind.SNAPSHOT_FOREIGN, key, what, Repair.DELETE_SNAPSHOT, False
+            ), {}
         if snapshot.id != listed.snapshot_id:
             raise SnapshotRefused(f"the object holds snapshot {snapshot.id}")
         lost, files = _lost_chunks(snapshot, stored)
@@ -121,7 +123,7 @@ def _check_published(
                 f"its {counted(snapshot.file_count, 'file')} cannot be read"
             )
             finding = Finding(
-                Kind.SNAPSHOT_DANGLING,
+                FindingKind.SNAPSHOT_DANGLING,
                 key,
                 what,
                 "restore the chunks from a copy of the store, or `dlcmd fsck --repair` deletes "
@@ -134,22 +136,22 @@ def _check_published(
 
 
 def _refused(
-    listed: PublishedSnapshot, stored: StoredDataset, reason: str, sound_local: set[str]
+    listed: PublishedSnapshot, stored: ListedDataset, reason: str, sound_local: set[str]
 ) -> Finding:
     key = snapshot_key(stored.dataset.name, listed.snapshot_id)
     if listed.snapshot_id in sound_local:
-        return _finding(Kind.SNAPSHOT_DAMAGED, key, reason, Repair.REPUBLISH_SNAPSHOT, False)
+        return _finding(FindingKind.SNAPSHOT_DAMAGED, key, reason, Repair.REPUBLISH_SNAPSHOT, False)
     if listed.generation == stored.newest and not stored.broken:
-        return _finding(Kind.SNAPSHOT_DAMAGED, key, reason, Repair.REPLACE_SNAPSHOT, False)
-    return _finding(Kind.SNAPSHOT_DAMAGED, key, reason, Repair.DELETE_SNAPSHOT, True)
+        return _finding(FindingKind.SNAPSHOT_DAMAGED, key, reason, Repair.REPLACE_SNAPSHOT, False)
+    return _finding(FindingKind.SNAPSHOT_DAMAGED, key, reason, Repair.DELETE_SNAPSHOT, True)
 
 
-def _finding(kind: Kind, where: str, what: str, repair: Repair, damaged: bool) -> Finding:
+def _finding(kind: FindingKind, where: str, what: str, repair: Repair, damaged: bool) -> Finding:
     advice = f"`dlcmd fsck --repair` will {repair.value}"
     return Finding(kind, where, what, advice, damaged, repair)
 
 
-def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
+def _check_local(path: Path, stored: ListedDataset) -> Finding | None:
     try:
         Snapshot.verify(path)
         with Snapshot.open(path) as snapshot:
@@ -162,7 +164,7 @@ def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
             lost, files = _lost_chunks(snapshot, stored)
     except (OSError, SnapshotRefused) as error:
         return _finding(
-            Kind.SNAPSHOT_DAMAGED, str(path), str(error), Repair.DELETE_LOCAL, damaged=False
+            FindingKind.SNAPSHOT_DAMAGED, str(path), str(error), Repair.DELETE_LOCAL, damaged=False
         )
     if not lost:
         return None
@@ -170,10 +172,12 @@ def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
         f"{lost:,} of its chunks {agreed(lost, 'were')} retired and deleted: {files:,} of its "
         "files cannot be read"
     )
-    return _finding(Kind.SNAPSHOT_DANGLING, str(path), what, Repair.DELETE_LOCAL, damaged=False)
+    return _finding(
+        FindingKind.SNAPSHOT_DANGLING, str(path), what, Repair.DELETE_LOCAL, damaged=False
+    )
 
 
-def _lost_chunks(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
+def _lost_chunks(snapshot: Snapshot, stored: ListedDataset) -> tuple[int, int]:
     """Return the number of lost chunks of a snapshot, and the number of files in them.
 
     A lost chunk is not in the store as the snapshot names it, and no commit requires it any more.
@@ -190,13 +194,17 @@ def _lost_chunks(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
 
 
 def _check_tags(
-    store: ObjectStore, stored: StoredDataset, published: set[str]
+    store: ObjectStore, stored: ListedDataset, published: set[str]
 ) -> Iterator[Finding]:
     found = read_tags(store, stored.dataset)
     prefix = tags_prefix(stored.dataset.name)
     for name, reason in found.damaged.items():
-        yield Finding(Kind.TAG_DANGLING, f"{prefix}{name}", reason, _TAG_ADVICE, damaged=True)
+        yield Finding(
+            FindingKind.TAG_DANGLING, f"{prefix}{name}", reason, _TAG_ADVICE, damaged=True
+        )
     for tag in current(found, stored.dataset):
         if tag.snapshot_id not in published:
             what = f"it names snapshot {tag.snapshot_id}, which is not in the store"
-            yield Finding(Kind.TAG_DANGLING, f"{prefix}{tag.name}", what, _TAG_ADVICE, damaged=True)
+            yield Finding(
+                FindingKind.TAG_DANGLING, f"{prefix}{tag.name}", what, _TAG_ADVICE, damaged=True
+            )

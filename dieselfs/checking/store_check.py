@@ -16,7 +16,7 @@ from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import commit_key
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.checking.findings import Finding, Kind
+from dieselfs.checking.findings import Finding, FindingKind
 from dieselfs.dataset.dataset import no_dataset
 from dieselfs.recovery.history import History, read_history
 from metadata.errors import DatasetNotFound
@@ -27,7 +27,7 @@ _ADVICE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class StoredDataset:
+class ListedDataset:
     """A dataset as commits and listings show it."""
 
     dataset: DatasetRef
@@ -72,7 +72,7 @@ class StoredDataset:
         ]
 
 
-def read_stored(store: ObjectStore, name: str) -> StoredDataset:
+def read_stored(store: ObjectStore, name: str) -> ListedDataset:
     """Return the dataset as the store shows it.
 
     The cost is one listing of the commits and a get of each, one listing of the chunks, and one
@@ -91,7 +91,7 @@ def read_stored(store: ObjectStore, name: str) -> StoredDataset:
             f"all commits of dataset {name} are damaged: run `dlcmd recover {name}`, which reads "
             "the chunks themselves"
         )
-    return StoredDataset(
+    return ListedDataset(
         history.dataset,
         tuple(history.commits),
         _broken(history),
@@ -114,9 +114,12 @@ def retired_after(store: ObjectStore, dataset: DatasetRef, generation: int) -> s
 
 
 def _broken(history: History) -> dict[int, Finding]:
-    kinds: Sequence[tuple[int, Kind, str]] = [
-        *((g, Kind.COMMIT_MISSING, "the commit is not in the store") for g in history.missing),
-        *((c.generation, Kind.COMMIT_DAMAGED, c.reason) for c in history.damaged),
+    kinds: Sequence[tuple[int, FindingKind, str]] = [
+        *(
+            (g, FindingKind.COMMIT_MISSING, "the commit is not in the store")
+            for g in history.missing
+        ),
+        *((c.generation, FindingKind.COMMIT_DAMAGED, c.reason) for c in history.damaged),
     ]
     return {
         generation: Finding(

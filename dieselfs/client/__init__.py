@@ -5,7 +5,7 @@
 """
 
 from dieselfs.client.client import Client, connect
-from dieselfs.client.paths import DatasetPath, Inodes
+from dieselfs.client.path_arguments import DatasetPath, Inodes
 from dieselfs.client.statistics import ClientStatistics
 
 __all__ = ["Client", "ClientStatistics", "DatasetPath", "Inodes", "connect"]

@@ -36,7 +36,7 @@ from dieselfs.assembly import (
     with_patience,
 )
 from dieselfs.client.lookup import IndexLookup, Lookup, SnapshotLookup, extents_of
-from dieselfs.client.paths import DatasetPath, Inodes, as_path, decoded, encoded
+from dieselfs.client.path_arguments import DatasetPath, Inodes, as_path, decoded, encoded
 from dieselfs.client.statistics import ClientStatistics
 from dieselfs.config import Config, load_config
 from dieselfs.dataset.address import parse_address

@@ -9,7 +9,14 @@ from typing import Final, Protocol, TypeVar
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import NotFound
-from dieselfs.client.paths import NAMES_ARE_UTF8, DatasetPath, Inodes, as_path, decoded, encoded
+from dieselfs.client.path_arguments import (
+    NAMES_ARE_UTF8,
+    DatasetPath,
+    Inodes,
+    as_path,
+    decoded,
+    encoded,
+)
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.file_stat import (
     FileStat,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dieselfs.cache.read_settings import ReadSettings
 from dieselfs.cache.read_stack import ReadStack
 from dieselfs.cache.task.sample_reader import SampleReader
-from dieselfs.client.paths import ENCODING, ERRORS, NAMES_ARE_UTF8, DatasetPath, encoded
+from dieselfs.client.path_arguments import ENCODING, ERRORS, NAMES_ARE_UTF8, DatasetPath, encoded
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
 from dieselfs.prefetch.reading_position import ReadingPosition, files_between_positions

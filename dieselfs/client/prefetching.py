@@ -20,7 +20,7 @@ from dieselfs.cache.warmup.memory_warmup import MemoryTarget
 from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up
 from dieselfs.cache.warmup.wanted_chunks import chunks_of_order, chunks_of_paths
 from dieselfs.cache.warmup.warm_up import WarmUp
-from dieselfs.client.paths import DatasetPath
+from dieselfs.client.path_arguments import DatasetPath
 from dieselfs.config import Config
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import UsageError

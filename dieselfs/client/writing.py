@@ -10,7 +10,7 @@ from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS
 from chunkstore.keep_together import KeepTogether
 from chunkstore.packing_settings import Order, PackingSettings
 from chunkstore.stores.object_store import Buffer
-from dieselfs.client.paths import decoded
+from dieselfs.client.path_arguments import decoded
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.dataset.file_stat import joined

@@ -131,7 +131,7 @@ class ActivePlans:
         return ActivePlans(begun, kept)
 
 
-class Wanted(NamedTuple):
+class WantedPrefetch(NamedTuple):
     """What is to be prefetched."""
 
     readers: Readers
@@ -177,7 +177,7 @@ class Planner:
             was_idle, self._is_idle = self._is_idle, False
             return was_idle
 
-    def decide(self, at_end: Readers) -> Wanted:
+    def decide(self, at_end: Readers) -> WantedPrefetch:
         """Look at the plan files and return what is wanted now.
 
         `at_end` are the readers that are known to be at their end, or none. If no reader is left,
@@ -188,7 +188,7 @@ class Planner:
             is_at_end = bool(at_end) and at_end == self._active.readers
             self._active = self._active.decide(seen, at_end=is_at_end)
             self._is_idle = not self._active.readers
-            return Wanted(self._active.readers, self._active.successors(seen))
+            return WantedPrefetch(self._active.readers, self._active.successors(seen))
 
     def refuse(self, readers: Readers) -> None:
         """Forget plans that cannot be prefetched."""

@@ -23,14 +23,14 @@ from typing import Final, Protocol
 
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.errors import CacheFull, MasterGone
-from dieselfs.prefetch.planner import Planner, Readers, Wanted
+from dieselfs.prefetch.planner import Planner, Readers, WantedPrefetch
 from dieselfs.prefetch.plans import Plan
 from dieselfs.prefetch.progress_tracker import ProgressTracker
 from dieselfs.prefetch.requirement import FETCHES
 from dieselfs.prefetch.window import (
-    Fetch,
     Fetched,
     FollowedOrder,
+    PlannedFetch,
     PlannedOrder,
     PrefetchStatistics,
     Window,
@@ -185,7 +185,7 @@ def window_bytes(readers: Readers) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedPlans:
     """Plans whose common order cannot be laid out."""
 
     readers: Readers
@@ -228,9 +228,9 @@ class PrefetcherRun:
         """The bytes of the window and outside of node memory, at the end of the last step."""
         self._is_closing = self._is_over = False
         self._begun = threading.Condition()
-        self.tasks: queue.SimpleQueue[Fetch | Readers | None] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[PlannedFetch | Readers | None] = queue.SimpleQueue()
         """The work for other threads: chunks to fetch, and plans whose order is to be laid out."""
-        self.results: deque[Fetched | PlannedOrder | Refused] = deque()
+        self.results: deque[Fetched | PlannedOrder | RefusedPlans] = deque()
         """The results of that. Each access is one step for the interpreter."""
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         # If a fetch hangs, its thread keeps this object, and with it the descriptor.
@@ -348,11 +348,11 @@ class PrefetcherRun:
         self._window_bytes = window.bytes + tracker.outside_bytes()
         return True
 
-    def _handle(self, result: Fetched | PlannedOrder | Refused, now: float) -> None:
+    def _handle(self, result: Fetched | PlannedOrder | RefusedPlans, now: float) -> None:
         if isinstance(result, PlannedOrder):
             if result.readers == self._requested:  # else it was overtaken by a later request
                 self._laid_out = result
-        elif isinstance(result, Refused):
+        elif isinstance(result, RefusedPlans):
             log.warning("an order is not prefetched: %s", result.error)
             self._planner.refuse(result.readers)
         else:
@@ -367,7 +367,7 @@ class PrefetcherRun:
             elif isinstance(result.error, MasterGone):
                 self._lose_master(result.error, now)
 
-    def _keep_up(self, wanted: Wanted) -> bool:
+    def _keep_up(self, wanted: WantedPrefetch) -> bool:
         """Have the wanted orders prefetched; return True if another one begins to be read."""
         if wanted.readers != self._readers:
             if wanted.readers == self._successors:
@@ -438,23 +438,25 @@ class PrefetcherRun:
         while (task := self.tasks.get()) is not None and not self._is_closing:
             self.do(task)
 
-    def do(self, task: Fetch | Readers) -> None:
+    def do(self, task: PlannedFetch | Readers) -> None:
         """Do one of the tasks, and hand in its result."""
-        self.results.append(self._fetch(task) if isinstance(task, Fetch) else self._lay_out(task))
+        self.results.append(
+            self._fetch(task) if isinstance(task, PlannedFetch) else self._lay_out(task)
+        )
         self.wake()
 
-    def _fetch(self, fetch: Fetch) -> Fetched:
+    def _fetch(self, fetch: PlannedFetch) -> Fetched:
         try:
             self._memory.fetch_blocks(fetch.blocks)
         except Exception as error:  # the thread that decides handles every error
             return Fetched(fetch, self._clock(), error)
         return Fetched(fetch, self._clock())
 
-    def _lay_out(self, readers: Readers) -> PlannedOrder | Refused:
+    def _lay_out(self, readers: Readers) -> PlannedOrder | RefusedPlans:
         try:
             for plan in [reader.plan for reader in readers]:
                 if plan.next is not None:  # no one has checked it: it follows from another plan
                     plan.need.require(self._most_bytes(), len(readers))
             return PlannedOrder.of(readers)
         except Exception as error:  # as above
-            return Refused(readers, error)
+            return RefusedPlans(readers, error)

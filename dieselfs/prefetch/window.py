@@ -112,7 +112,7 @@ class PrefetchStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class PlannedFetch:
     """A chunk to fetch."""
 
     use: int
@@ -131,7 +131,7 @@ class Fetch:
 class Fetched:
     """The end of a fetch."""
 
-    fetch: Fetch
+    fetch: PlannedFetch
     at: float
     error: Exception | None = None
 
@@ -299,7 +299,7 @@ class Window:
 
     # The fetches
 
-    def due(self, budget_bytes: int, outside_bytes: int, now: float) -> Iterator[Fetch]:
+    def due(self, budget_bytes: int, outside_bytes: int, now: float) -> Iterator[PlannedFetch]:
         """Yield the chunks to request now.
 
         The window and `outside_bytes` stay within the budget; a larger chunk is fetched alone. A
@@ -329,14 +329,14 @@ class Window:
             index += 1
         return index
 
-    def _request(self, index: int, size: int, now: float) -> Fetch:
+    def _request(self, index: int, size: int, now: float) -> PlannedFetch:
         if not self.under_way:
             self.rates.begun(now)
         self._state[index] = _UNDER_WAY
         self.under_way += 1
         self.bytes += size
         blocks = self._orders[0].blocks(int(self._number[index]))
-        return Fetch(self._finished_uses + index, blocks, size, now)
+        return PlannedFetch(self._finished_uses + index, blocks, size, now)
 
     def ended(self, fetched: Fetched, now: float) -> int | None:
         """Note the end of a fetch; return the chunk if it has arrived for the first order."""

@@ -146,7 +146,7 @@ def _rate(value: str) -> str | None:
 
 def _policy(field: str) -> Check:
     def check(value: str) -> str | None:
-        from chunkstore.ssd.policies.tags import BUCKET_MAPS
+        from chunkstore.ssd.policies.segment_buckets import BUCKET_MAPS
         from chunkstore.ssd.policy_choice import POLICIES
 
         words = BUCKET_MAPS if field == "buckets" else POLICIES

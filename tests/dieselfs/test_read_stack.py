@@ -12,7 +12,7 @@ import pytest
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.policies.eligibility import Eligibility
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_events import Observed, PolicyRequest
 from chunkstore.ssd.reader_tags import OneBucket, ReaderTags, dataset_tags

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.policies.elapsed import Elapsed
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policies.write_budget import checked_budget
 
 

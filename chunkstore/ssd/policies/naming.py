@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chunkstore.ssd.policies.baselines import AdmitEverything, RandomRejection, RejectFirstMiss
-from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.names import NAMES, NEXT_USE
 from chunkstore.ssd.policies.next_use import NextUsePolicy
 from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.priority import PRIORITIES
+from chunkstore.ssd.policies.request_history import RequestHistory
 from chunkstore.ssd.policies.threshold_policy import MINIMUM, ThresholdPolicy
 
 

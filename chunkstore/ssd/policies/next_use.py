@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.ssd.policies.elapsed import Elapsed
-from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.jobs import JobSpecification, PublishedJobs
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PublishedJobs
 from chunkstore.ssd.policies.planned_uses import (
     UNTOLD_EPOCH_S,
     FollowedPlans,
@@ -26,7 +25,8 @@ from chunkstore.ssd.policies.planned_uses import (
 )
 from chunkstore.ssd.policies.policy import REFRESH_S
 from chunkstore.ssd.policies.priority import Priorities, future, historic
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.request_history import RequestHistory
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policies.threshold_policy import MINIMUM, ThresholdPolicy
 from chunkstore.ssd.policies.write_budget import ThresholdController, WriteAllowance
 

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.jobs import MAX_JOBS, JobSpecification, PlannedReads
+from chunkstore.ssd.policies.job_specifications import MAX_JOBS, JobSpecification, PlannedReads
 
 _PLACE_BITS: Final = 22
 _PLACE: Final = (1 << _PLACE_BITS) - 1

@@ -8,8 +8,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 REFRESH_S: Final = 10.0
 """Seconds between two refreshes (Tectonic-Shift §5.1, BucketRefreshTime)."""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, get_args
 
-from chunkstore.ssd.policies.history import RequestedBytes
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.request_history import RequestedBytes
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 Priority = Literal["historic", "future", "hybrid"]
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)

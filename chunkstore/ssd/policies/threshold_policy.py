@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chunkstore.ssd.policies.elapsed import Elapsed
-from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.jobs import JobSpecification, PublishedJobs
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PublishedJobs
 from chunkstore.ssd.policies.priority import Priorities, Priority, future, historic, hybrid
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.request_history import RequestHistory
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policies.write_budget import ThresholdController, WriteAllowance
 
 MINIMUM: Final = 1.1

@@ -9,7 +9,7 @@ from dieselfs.allocation.allocator.present_jobs import PresentJob
 from dieselfs.allocation.estimator import job_rate, uniform_hits
 from dieselfs.allocation.explanation import Explanation, explain
 from dieselfs.allocation.jobs import Allocation, Resources
-from dieselfs.allocation.plan import Plan, PlannedJob
+from dieselfs.allocation.plan import AllocationPlan, PlannedJob
 
 
 def explained(jobs: Sequence[JobOverview]) -> Mapping[str, Explanation]:
@@ -24,7 +24,7 @@ def explained(jobs: Sequence[JobOverview]) -> Mapping[str, Explanation]:
         sum({each.job.dataset: each.cache_bytes for each in planned}.values()),
         sum(each.io_bytes_per_s for each in planned),
     )
-    found = explain(Plan(planned, Allocation(), total))
+    found = explain(AllocationPlan(planned, Allocation(), total))
     return {job.name: each for (job, _), each in zip(shown, found, strict=True)}
 
 

@@ -141,7 +141,7 @@ class Decisions:
     version: int = 0
     """A number that changes with each decision on a cache; 0: there was none yet."""
     life: int = 0
-    """See `Beat`, as for the next."""
+    """See `Renewal`, as for the next."""
     awake_s: float = field(default=math.inf, compare=False)
 
     @cached_property

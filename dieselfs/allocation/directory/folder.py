@@ -33,9 +33,9 @@ from dieselfs.allocation.directory.decisions_file import (
     locked,
     replace_file,
 )
-from dieselfs.allocation.directory.port import MAX_JOB_READERS, MAX_READERS, Beat
+from dieselfs.allocation.directory.directory_decoder import DirectoryDecoder
+from dieselfs.allocation.directory.port import MAX_JOB_READERS, MAX_READERS, Renewal
 from dieselfs.allocation.directory.reader_lease import MAX_LEASE_BYTES, ReaderLease
-from dieselfs.allocation.directory.records import DirectoryRecords
 from dieselfs.cache.node.held_files import HeldFiles, private_folder
 from dieselfs.errors import LocalFileError, RegistryUnavailable
 
@@ -90,7 +90,7 @@ class FolderDirectory:
         )
         self._names: dict[str, str] = {}
         """The files of the leases of this process, by reader."""
-        self._records = DirectoryRecords(str(self))
+        self._records = DirectoryDecoder(str(self))
 
     def __str__(self) -> str:
         return f"the allocation directory in {self.folder}"
@@ -136,14 +136,14 @@ class FolderDirectory:
         return self._records.decisions(caches, ios, found.cache_version, self._now_us())
 
     @_translated
-    def beat(self, lease: ReaderLease, lease_s: float) -> Beat:
+    def beat(self, lease: ReaderLease, lease_s: float) -> Renewal:
         """See `AllocationDirectory`. The lease ends with the process, whatever `lease_s` is."""
         prefix = f"{xxhash.xxh3_64_hexdigest(lease.job.encode())}-"
         self._put(lease, prefix)
         contents, _ = self._leases.contents(prefix)
         peers = [each for each in self._records.leases(contents) if each.job == lease.job]
         found = self._file.content()
-        return Beat(
+        return Renewal(
             self._io_of(lease.job, found),
             peers,
             found.cache_version,

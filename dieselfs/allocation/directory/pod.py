@@ -17,7 +17,7 @@ from pathlib import Path
 from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, IoDecision
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.directory.pod_annotations import Annotations, Given
-from dieselfs.allocation.directory.port import Beat
+from dieselfs.allocation.directory.port import Renewal
 from dieselfs.allocation.directory.reader_lease import ReaderLease
 from dieselfs.cache.jobs.pod_info import LABELS, annotation_prefix, job_of_pod, read_fields
 from dieselfs.errors import RegistryUnavailable
@@ -60,7 +60,7 @@ class PodDirectory(FolderDirectory):
             version=found.version + self._changes,
         )
 
-    def beat(self, lease: ReaderLease, lease_s: float) -> Beat:
+    def beat(self, lease: ReaderLease, lease_s: float) -> Renewal:
         """See `AllocationDirectory`."""
         self._look()
         self._ids[lease.dataset] = lease.dataset_id

@@ -29,7 +29,7 @@ A reader asks once a second, and one that was asking when the directory came bac
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Renewal:
     """The answer to a reader that renews its lease."""
 
     io: IoDecision | None
@@ -90,7 +90,7 @@ class AllocationDirectory(Protocol):
         """Return all decisions."""
         ...
 
-    def beat(self, lease: ReaderLease, lease_s: float) -> Beat:
+    def beat(self, lease: ReaderLease, lease_s: float) -> Renewal:
         """Put or renew a reader's lease. Costs one round trip."""
         ...
 

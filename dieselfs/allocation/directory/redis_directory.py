@@ -28,14 +28,14 @@ from dieselfs.allocation.directory.decisions import (
     encoded,
     keys_of,
 )
+from dieselfs.allocation.directory.directory_decoder import DirectoryDecoder
 from dieselfs.allocation.directory.port import (
     MAX_DECISIONS,
     MAX_JOB_READERS,
     MAX_READERS,
-    Beat,
+    Renewal,
 )
 from dieselfs.allocation.directory.reader_lease import MAX_LEASE_BYTES, ReaderLease
-from dieselfs.allocation.directory.records import DirectoryRecords
 from dieselfs.errors import RegistryUnavailable
 from metadata.errors import IndexUnavailable
 from metadata.keys import (
@@ -100,7 +100,7 @@ class RedisDirectory:
         self._jobs: dict[str, str] = {}
         """The jobs of the leases of this process, by reader."""
         self._peers: dict[str, _Peers] = {}
-        self._records = DirectoryRecords(str(self))
+        self._records = DirectoryDecoder(str(self))
 
     def __str__(self) -> str:
         return f"the allocation directory in {self._board}"
@@ -151,7 +151,7 @@ class RedisDirectory:
         return Decisions(found.caches, found.ios, found.version, state.life, state.awake_s)
 
     @_translated
-    def beat(self, lease: ReaderLease, lease_s: float) -> Beat:
+    def beat(self, lease: ReaderLease, lease_s: float) -> Renewal:
         """See `AllocationDirectory`."""
         content = reader_lease.encoded(lease)
         if self._jobs.get(lease.reader, lease.job) != lease.job:
@@ -171,7 +171,7 @@ class RedisDirectory:
         peers = self._seen_peers(lease, found) if known is None else known
         state = found.state
         io = self._records.io_of(lease.job, found.records, state.now_us)
-        return Beat(
+        return Renewal(
             *(io, peers, state.version, found.has_any),
             *(state.life, state.since, state.awake_s),
         )

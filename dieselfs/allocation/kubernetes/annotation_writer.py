@@ -31,7 +31,7 @@ _CONFLICT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedAnnotations:
     """What a pod is to be told, and what its annotations say now."""
 
     pod: Pod
@@ -46,7 +46,7 @@ class AnnotationWriter:
         self, api: PodApi, prefix: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._api, self._prefix, self._clock = api, prefix, clock
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, WantedAnnotations] = {}
         self._written: dict[str, tuple[Mapping[str, str], Given]] = {}
         """The annotations that each pod had, and what was written, until the watch shows it."""
         self._not_before: dict[str, float] = {}
@@ -69,7 +69,7 @@ class AnnotationWriter:
         """Wait for the end of the thread."""
         self._thread.join(timeout_s)
 
-    def want(self, wanted: Mapping[str, Wanted]) -> None:
+    def want(self, wanted: Mapping[str, WantedAnnotations]) -> None:
         """Write these, by the uids of their pods, as far as they are news, and nothing else."""
         with self._changed:
             self._written = {
@@ -88,7 +88,7 @@ class AnnotationWriter:
         with self._changed:
             return len(self._wanted)
 
-    def _is_due(self, uid: str, each: Wanted) -> bool:
+    def _is_due(self, uid: str, each: WantedAnnotations) -> bool:
         former = self._written[uid][1] if uid in self._written else each.former
         return is_news(each.given, former, SMALL)
 
@@ -100,7 +100,7 @@ class AnnotationWriter:
                 log.exception("annotations cannot be written")
                 self._ending.wait(self._back_off.failed())
 
-    def _next(self) -> Wanted | None:
+    def _next(self) -> WantedAnnotations | None:
         """Return what is written next, as soon as there is something; None at the end."""
         with self._changed:
             while not self._ending.is_set():
@@ -112,7 +112,7 @@ class AnnotationWriter:
                 self._changed.wait(min(due.values()) - now if due else None)
         return None
 
-    def _write(self, each: Wanted) -> None:
+    def _write(self, each: WantedAnnotations) -> None:
         """Write to one pod; what fails is tried again."""
         try:
             self._api.annotate(each.pod, each.given.values(self._prefix))
@@ -131,7 +131,7 @@ class AnnotationWriter:
         else:
             self._note(each)
 
-    def _note(self, each: Wanted) -> None:
+    def _note(self, each: WantedAnnotations) -> None:
         """Take note of what was written."""
         if self._fault:
             log.warning("annotations of pods are written again")
@@ -143,7 +143,7 @@ class AnnotationWriter:
             if self._wanted.get(uid) is each:
                 del self._wanted[uid]
 
-    def _put_off(self, each: Wanted, seconds: float) -> None:
+    def _put_off(self, each: WantedAnnotations, seconds: float) -> None:
         with self._changed:
             self._not_before[each.pod.uid] = self._clock() + seconds
 

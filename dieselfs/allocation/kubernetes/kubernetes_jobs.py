@@ -9,7 +9,7 @@ from dieselfs.allocation.directory.decisions import Decisions, is_same
 from dieselfs.allocation.directory.pod_annotations import Given
 from dieselfs.allocation.directory.port import AllocationDirectory
 from dieselfs.allocation.directory.reader_lease import ReaderLease
-from dieselfs.allocation.kubernetes.annotation_writer import AnnotationWriter, Wanted
+from dieselfs.allocation.kubernetes.annotation_writer import AnnotationWriter, WantedAnnotations
 from dieselfs.allocation.kubernetes.pod_jobs import (
     FindDataset,
     PodJob,
@@ -113,7 +113,7 @@ class KubernetesJobs:
         jobs: Sequence[PodJob],
         decisions: Decisions,
         leases: Sequence[ReaderLease],
-    ) -> dict[str, Wanted]:
+    ) -> dict[str, WantedAnnotations]:
         """Return what running pods are to be told.
 
         A job without a decision is new, or the directory was lost: its pods keep what they have.
@@ -126,7 +126,7 @@ class KubernetesJobs:
             else:
                 given |= given_to(job, decisions, leases)
         return {
-            uid: Wanted(pod, given.get(uid, Given()), self._reading.given(pod))
+            uid: WantedAnnotations(pod, given.get(uid, Given()), self._reading.given(pod))
             for uid, pod in pods.items()
             if pod.phase == "Running" and not pod.is_ending and uid not in waiting
         }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dieselfs.allocation.readers.observed import Progress
+from dieselfs.allocation.readers.observed import JobProgress
 from dieselfs.prefetch.window import FollowedOrder, PlannedOrder
 from metadata.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ class FollowedProgress:
         self._read_before = self._read = 0
         """The bytes of former orders, and of this one, that were read."""
 
-    def __call__(self) -> Progress:
+    def __call__(self) -> JobProgress:
         """Return the progress now. One thread calls it."""
         followed = self._followed()
         if followed is not None and len(followed.order.uses):
@@ -45,8 +45,8 @@ class FollowedProgress:
                 self._begin(followed.order)
             self._read = int(followed.order.uses.read_bytes[followed.position])
         if self._order is None:
-            return Progress(None, self._requested_bytes(), self._waited_s())
-        return Progress(self._epoch, self._read_before + self._read, self._waited_s())
+            return JobProgress(None, self._requested_bytes(), self._waited_s())
+        return JobProgress(self._epoch, self._read_before + self._read, self._waited_s())
 
     def _begin(self, order: PlannedOrder) -> None:
         """Count the former order as read, if its readers were in its second half."""

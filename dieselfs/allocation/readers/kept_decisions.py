@@ -13,21 +13,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, IoDecision
-from dieselfs.allocation.directory.port import SETTLED_S, Beat
+from dieselfs.allocation.directory.port import SETTLED_S, Renewal
 
 
 class KeptDecisions:
     """The decisions that one reader goes by. One thread uses it."""
 
     def __init__(self) -> None:
-        self._last: Beat | None = None
+        self._last: Renewal | None = None
         self._since = self._life = 0
         self._former_io: IoDecision | None = None
         self._decisions: Decisions | None = None
         self._former_caches: Mapping[str, CacheDecision] = {}
         """The decisions of former lives on datasets, by id."""
 
-    def beat(self, found: Beat) -> Beat:
+    def beat(self, found: Renewal) -> Renewal:
         """Return what to go by when the directory gives this answer."""
         last = self._last
         if last is None:

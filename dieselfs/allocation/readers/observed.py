@@ -16,7 +16,7 @@ _WAITS_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """How far the readers of a process are."""
 
     epoch: int | None
@@ -32,9 +32,9 @@ class MeasuredSpeed:
 
     def __init__(self) -> None:
         self._intervals: deque[ReadInterval] = deque(maxlen=_REMEMBERED)
-        self._last: tuple[Progress, float] | None = None
+        self._last: tuple[JobProgress, float] | None = None
 
-    def note(self, progress: Progress, now: float) -> None:
+    def note(self, progress: JobProgress, now: float) -> None:
         """Take note of the progress at a time; call it about once a second."""
         if self._last is not None:
             former, at = self._last

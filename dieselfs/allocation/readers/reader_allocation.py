@@ -22,7 +22,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, BudgetStatistics, ByteBudget
 from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, IoDecision
 from dieselfs.allocation.directory.directories import allocation_directory
-from dieselfs.allocation.directory.port import AllocationDirectory, Beat
+from dieselfs.allocation.directory.port import AllocationDirectory, Renewal
 from dieselfs.allocation.directory.reader_lease import LEASE_S, NO_LIMIT, ReaderLease
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
 from dieselfs.allocation.readers.division import divided
@@ -30,8 +30,8 @@ from dieselfs.allocation.readers.kept_decisions import KeptDecisions
 from dieselfs.allocation.readers.observed import (
     CachedDataset,
     EffectiveBytes,
+    JobProgress,
     MeasuredSpeed,
-    Progress,
     Waits,
 )
 from dieselfs.cache.jobs.beats import Beats
@@ -131,10 +131,10 @@ class ReaderAllocation:
         """True if anything is allocated."""
         self._speed = MeasuredSpeed()
         self._effective = EffectiveBytes(lambda: 0)
-        self._progress: Callable[[], Progress] | None = None
+        self._progress: Callable[[], JobProgress] | None = None
         self._dataset_bytes = 0
         self._cached = CachedDataset()
-        self._read = Progress(None, 0, 0.0)
+        self._read = JobProgress(None, 0, 0.0)
         self._observed_at: float | None = None
         self._epoch: int | None = None
         self._epoch_began_at = 0
@@ -155,7 +155,7 @@ class ReaderAllocation:
 
     # What the reader is; call these before `begin`.
 
-    def reads(self, dataset_bytes: int, progress: Callable[[], Progress] | None = None) -> None:
+    def reads(self, dataset_bytes: int, progress: Callable[[], JobProgress] | None = None) -> None:
         """Report how large the dataset is, and this progress, if it is known here."""
         self._dataset_bytes, self._progress = dataset_bytes, progress or self._progress
 
@@ -319,9 +319,9 @@ class ReaderAllocation:
             while now - self._samples[0][0] > _WINDOW_S:
                 self._samples.popleft()
 
-    def _fetched(self) -> Progress:
+    def _fetched(self) -> JobProgress:
         found = BudgetStatistics() if self._budget is None else self._budget.statistics()
-        return Progress(None, found.used_bytes, found.waited_s)
+        return JobProgress(None, found.used_bytes, found.waited_s)
 
     def _used(self) -> tuple[float, float]:
         """Return the bytes a second that were used, and the share of the time spent waiting."""
@@ -333,7 +333,7 @@ class ReaderAllocation:
         rate = max(0.0, used_now - used) / (now - since)
         return rate, min(1.0, (waited_now - waited) / (now - lately))
 
-    def _obey(self, answer: Beat) -> None:
+    def _obey(self, answer: Renewal) -> None:
         """Allow what the job's remote IO and the needs of its readers give this one.
 
         Less counts at once, and more a beat later, when the others have gone down.

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Kind(Enum):
+class EventKind(Enum):
     """The kinds of events."""
 
     SUBMIT = "submit"
@@ -22,5 +22,5 @@ class Event(NamedTuple):
     """One event. Jobs are numbered by their places in the list that is simulated."""
 
     at_s: float
-    kind: Kind
+    kind: EventKind
     job: int

@@ -15,13 +15,13 @@ from typing import Protocol
 import numpy as np
 
 from dieselfs.allocation.jobs import Job
-from dieselfs.allocation.simulation.events import Event, Kind
+from dieselfs.allocation.simulation.events import Event, EventKind
 from dieselfs.allocation.simulation.readers import (
+    BeatProgress,
     Floats,
     Grant,
     JobColumns,
     Numbers,
-    Progress,
 )
 
 _NOTHING_BYTES = 1.0
@@ -78,7 +78,7 @@ class FluidReaders:
     def held_bytes(self, jobs: Numbers) -> Floats:
         return self._cache.held_bytes(jobs)
 
-    def advance(self, grant: Grant, at_s: float, length_s: float) -> Progress:
+    def advance(self, grant: Grant, at_s: float, length_s: float) -> BeatProgress:
         self._cache.obey(grant.quotas)
         steps = max(1, round(length_s / self._cache.step_s(length_s)))
         read, missed = np.zeros(len(grant.jobs)), np.zeros(len(grant.jobs))
@@ -88,7 +88,7 @@ class FluidReaders:
             self._advance_step(
                 self._with_io_by_need(grant), begin_s, length_s / steps, read, missed, events
             )
-        return Progress(sorted(events, key=lambda event: event.at_s), read, missed)
+        return BeatProgress(sorted(events, key=lambda event: event.at_s), read, missed)
 
     def _with_io_by_need(self, grant: Grant) -> Grant:
         """Divide the IO of an uncontrolled store as it divides itself: max-min over needs."""
@@ -130,7 +130,7 @@ class FluidReaders:
             self._cache.read(jobs, stretch, stretch * misses)
             ended = self.left_bytes[jobs] <= _NOTHING_BYTES
             turned = is_there & (sizes - self._position[jobs] <= _NOTHING_BYTES)
-            for kind, which in ((Kind.EPOCH, turned), (Kind.END, ended)):
+            for kind, which in ((EventKind.EPOCH, turned), (EventKind.END, ended)):
                 for row in np.flatnonzero(which):
                     ends_s = at_s + length_s - rest_s[rows[row]]
                     events.append(Event(float(ends_s), kind, int(jobs[row])))

@@ -16,8 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dieselfs.allocation.jobs import Job
-from dieselfs.allocation.simulation.events import Event, Kind
-from dieselfs.allocation.simulation.readers import Floats, Grant, JobColumns, Numbers, Progress
+from dieselfs.allocation.simulation.events import Event, EventKind
+from dieselfs.allocation.simulation.readers import (
+    BeatProgress,
+    Floats,
+    Grant,
+    JobColumns,
+    Numbers,
+)
 
 ITEMS = 1000
 """Items of a dataset: hits are then random by 1.5 % in an epoch."""
@@ -76,7 +82,7 @@ class ItemReaders:
         readers = [self._readers[job] for job in jobs]
         return np.array([len(self._held[r.dataset]) * r.item_bytes for r in readers], float)
 
-    def advance(self, grant: Grant, at_s: float, length_s: float) -> Progress:
+    def advance(self, grant: Grant, at_s: float, length_s: float) -> BeatProgress:
         """Let jobs read in turn, each for the whole beat."""
         self._quotas = grant.quotas
         events: list[Event] = []
@@ -89,7 +95,7 @@ class ItemReaders:
                 io_bytes = float(grant.ios[row]) * length_s
                 turn = _Turn(job, speed_bytes, io_bytes, at_s, length_s)
                 read[row], missed[row] = self._read(turn, events)
-        return Progress(sorted(events, key=lambda event: event.at_s), read, missed)
+        return BeatProgress(sorted(events, key=lambda event: event.at_s), read, missed)
 
     def _read(self, turn: _Turn, events: list[Event]) -> tuple[float, float]:
         """Read in order until the speed or the remote IO of the beat is used up."""
@@ -110,10 +116,10 @@ class ItemReaders:
             if left <= size / 2:
                 left = 0.0
             if reader.read_in_epoch == ITEMS:
-                events.append(Event(turn.at(read * size), Kind.EPOCH, turn.job))
+                events.append(Event(turn.at(read * size), EventKind.EPOCH, turn.job))
                 self._begin_epoch(reader)
         if left == 0:
-            events.append(Event(turn.at(read * size), Kind.END, turn.job))
+            events.append(Event(turn.at(read * size), EventKind.END, turn.job))
             self._started[reader.dataset].remove(reader)
         self.left_bytes[turn.job] = left
         reader.io_credit = min(reader.io_credit, FETCHED_AHEAD * size)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dieselfs.allocation.jobs import Job, Resources
-from dieselfs.allocation.simulation.events import Event, Kind
+from dieselfs.allocation.simulation.events import Event, EventKind
 from dieselfs.allocation.simulation.readers import Floats
 
 Fairness = tuple[float, float, float]
@@ -17,7 +17,7 @@ tenth percentile and the median over all jobs that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class SimulatedBeat:
     """The cluster from one decision to the next; rates are in bytes/s."""
 
     at_s: float
@@ -43,7 +43,7 @@ class Outcome:
 
     jobs: Sequence[Job]
     events: Sequence[Event]
-    beats: Sequence[Beat]
+    beats: Sequence[SimulatedBeat]
     ends_s: Mapping[str, float]
 
     def completion_times_s(self) -> Floats:
@@ -64,7 +64,7 @@ class Outcome:
         """Return when each job first ended an epoch; jobs that end before are left out."""
         first: dict[str, float] = {}
         for event in self.events:
-            if event.kind is Kind.EPOCH:
+            if event.kind is EventKind.EPOCH:
                 first.setdefault(self.jobs[event.job].name, event.at_s)
         return first
 
@@ -89,7 +89,7 @@ class Outcome:
         return float(least), float(tenth), float(median)
 
     def course(self, name: str, points: int) -> tuple[list[float], list[float]]:
-        """Return times in seconds, and the mean of a field of `Beat` from each to the next one."""
+        """Return times in seconds, and the mean of a field of the beats from each to the next."""
         step = -(-len(self.beats) // points)
         starts = range(0, len(self.beats), step)
         parts = [self.beats[at : at + step] for at in starts]

@@ -37,7 +37,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BeatProgress:
     """The result of a beat: events, and columns with a row a running job."""
 
     events: Sequence[Event]
@@ -97,6 +97,6 @@ class Readers(Protocol):
         """Return what the cache holds of the dataset of each of `jobs`."""
         ...
 
-    def advance(self, grant: Grant, at_s: float, length_s: float) -> Progress:
+    def advance(self, grant: Grant, at_s: float, length_s: float) -> BeatProgress:
         """Let the running jobs read from `at_s` on; events have exact times within the beat."""
         ...

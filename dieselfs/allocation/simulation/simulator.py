@@ -14,12 +14,18 @@ from enum import Enum
 import numpy as np
 
 from dieselfs.allocation.jobs import Allocation, Job, JobState, Policy, Resources
-from dieselfs.allocation.simulation.events import Event, Kind
+from dieselfs.allocation.simulation.events import Event, EventKind
 from dieselfs.allocation.simulation.fluid import FluidReaders, UniformCaches
 from dieselfs.allocation.simulation.items import ItemReaders
 from dieselfs.allocation.simulation.lru_pool import LruPool
-from dieselfs.allocation.simulation.metrics import Beat, Fairness, Outcome, equal_rates
-from dieselfs.allocation.simulation.readers import Grant, JobColumns, Numbers, Progress, Readers
+from dieselfs.allocation.simulation.metrics import Fairness, Outcome, SimulatedBeat, equal_rates
+from dieselfs.allocation.simulation.readers import (
+    BeatProgress,
+    Grant,
+    JobColumns,
+    Numbers,
+    Readers,
+)
 from dieselfs.errors import UsageError
 
 BEAT_S = 60.0
@@ -86,7 +92,7 @@ class _Simulation:
         self._active: dict[int, JobState] = {}
         self._started: set[int] = set()
         self._events: list[Event] = []
-        self._beats: list[Beat] = []
+        self._beats: list[SimulatedBeat] = []
         self._ends: dict[str, float] = {}
 
     def run(self) -> Outcome:
@@ -111,12 +117,12 @@ class _Simulation:
             number = self._pending.pop()
             job = self._jobs[number]
             self._active[number] = JobState(job, job.total_bytes)
-            self._events.append(Event(job.submitted_s, Kind.SUBMIT, number))
+            self._events.append(Event(job.submitted_s, EventKind.SUBMIT, number))
 
     def _decide(self, at_s: float) -> Grant:
         self._look()
         allocation = self._policy.schedule(list(self._active.values()), self._total)
-        self._events.append(Event(at_s, Kind.ALLOCATE, -1))
+        self._events.append(Event(at_s, EventKind.ALLOCATE, -1))
         if self._readers is None:
             self._readers = self._new_readers(allocation.is_lru)
         running = [number for number in self._active if self._share(allocation, number) > 0]
@@ -124,7 +130,7 @@ class _Simulation:
             if number not in self._started:
                 self._started.add(number)
                 self._readers.start(number)
-                self._events.append(Event(at_s, Kind.START, number))
+                self._events.append(Event(at_s, EventKind.START, number))
         self._mark(set(running))
         return self._grant(allocation, np.array(running, np.int64))
 
@@ -164,21 +170,21 @@ class _Simulation:
                     state.held_bytes,
                 )
 
-    def _take_out(self, done: Progress) -> None:
+    def _take_out(self, done: BeatProgress) -> None:
         self._events.extend(done.events)
         for event in done.events:
-            if event.kind is Kind.END:
+            if event.kind is EventKind.END:
                 self._ends[self._jobs[event.job].name] = event.at_s
                 del self._active[event.job]
 
-    def _count(self, at_s: float, grant: Grant, done: Progress) -> None:
+    def _count(self, at_s: float, grant: Grant, done: BeatProgress) -> None:
         assert self._readers is not None
         jobs, datasets = grant.jobs, self._columns.datasets[grant.jobs]
         held, effective = np.zeros((2, len(self._columns.names)))
         held[datasets] = self._readers.held_bytes(jobs)
         np.maximum.at(effective, datasets, self._readers.effective_bytes(jobs))
         self._beats.append(
-            Beat(
+            SimulatedBeat(
                 at_s,
                 self._beat_s,
                 len(jobs),
@@ -192,8 +198,8 @@ class _Simulation:
             )
         )
 
-    def _fairness(self, jobs: Numbers, done: Progress) -> Fairness | None:
-        ended = {event.job for event in done.events if event.kind is Kind.END}
+    def _fairness(self, jobs: Numbers, done: BeatProgress) -> Fairness | None:
+        ended = {event.job for event in done.events if event.kind is EventKind.END}
         active = np.array([number for number in self._active if number not in ended], np.int64)
         if not len(active):
             return None

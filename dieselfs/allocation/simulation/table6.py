@@ -17,7 +17,7 @@ GIB: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Interpretation:
     """One way to read the sizes of the paper."""
 
     images_bytes: int
@@ -34,12 +34,12 @@ for all, and seven of the eight figures of Table 6 are within 5 %. With decimal 
 but Alluxio end 5 to 12 % early. Figure 9's first epochs, until minute 460, fit those better.
 """
 READINGS: Final = {
-    "1.3 TB": Reading(1300 * GB, 20000 * GB, 2000 * GB),
-    "1.36 TB": Reading(1360 * GB, 20900 * GB, 2000 * GB),
-    "1.3 TiB": Reading(round(1.3 * 1024) * GIB, 20971 * GIB, 2048 * GIB),
-    "1.36 TiB": Reading(round(1.36 * 1024) * GIB, round(20.9 * 1024) * GIB, 2048 * GIB),
-    "1.3 TiB, SSDs of 1 TB": Reading(round(1.3 * 1024) * GIB, 20971 * GIB, 2000 * GB),
-    "1.36 TiB, SSDs of 1 TB": Reading(round(1.36 * 1024) * GIB, 20971 * GIB, 2000 * GB),
+    "1.3 TB": Interpretation(1300 * GB, 20000 * GB, 2000 * GB),
+    "1.36 TB": Interpretation(1360 * GB, 20900 * GB, 2000 * GB),
+    "1.3 TiB": Interpretation(round(1.3 * 1024) * GIB, 20971 * GIB, 2048 * GIB),
+    "1.36 TiB": Interpretation(round(1.36 * 1024) * GIB, round(20.9 * 1024) * GIB, 2048 * GIB),
+    "1.3 TiB, SSDs of 1 TB": Interpretation(round(1.3 * 1024) * GIB, 20971 * GIB, 2000 * GB),
+    "1.36 TiB, SSDs of 1 TB": Interpretation(round(1.36 * 1024) * GIB, 20971 * GIB, 2000 * GB),
 }
 """Readings by the size of the image datasets, and of the two SSDs where it is in another unit."""
 
@@ -53,7 +53,7 @@ PAPER_MINUTES: Final = {
 PAPER_FIRST_EPOCH_MINUTES: Final = 460
 
 
-def micro_benchmark(reading: Reading = READINGS[CHOSEN]) -> tuple[list[Job], Resources]:
+def micro_benchmark(reading: Interpretation = READINGS[CHOSEN]) -> tuple[list[Job], Resources]:
     """Return the five jobs and the cluster: 1.6 Gbit/s of remote IO, all jobs start at once."""
     images = reading.images_bytes
     jobs = [

@@ -11,7 +11,7 @@ from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_source import ChunkRef
-from chunkstore.ssd.policies.tags import Bucket, Tags, by_dataset
+from chunkstore.ssd.policies.segment_buckets import Bucket, Tags, by_dataset
 from chunkstore.ssd.reader_tags import OneBucket, ReaderTags
 from chunkstore.ssd.tier import SsdTier
 from dieselfs.cache.ports.request_tags import NO_TAGS, RequestTags

@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.tags import Bucket, Tags, bucket_map_named, by_dataset
+from chunkstore.ssd.policies.segment_buckets import Bucket, Tags, bucket_map_named, by_dataset
 from dieselfs.cache.jobs.published_order import MAX_BUCKETS
 from dieselfs.prefetch.window import PlannedOrder
 from metadata.snapshot import Snapshot

@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from dieselfs.cache.jobs.job_name import MAX_JOB_BYTES
 from dieselfs.cache.jobs.published_order import MAX_KEYS, PublishedOrder
 from dieselfs.cache.jobs.record_reader import check_printable, decoded_json

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 from dieselfs.cache.jobs.job_record import JobRecord
 from dieselfs.cache.jobs.job_registry import JobRegistry
 from dieselfs.cache.jobs.published_order import PublishedOrder

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.reader_tags import dataset_tags
 from dieselfs.cache.jobs.beats import CLOSE_S, Beat

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.ssd.policies.tags import key_of
+from chunkstore.ssd.policies.segment_buckets import key_of
 from chunkstore.ssd.reader_tags import WHOLE_BYTES, decided_segments
 from chunkstore.ssd.segments import Segment
 from dieselfs.cache.jobs.chunk_buckets import ChunkBuckets

@@ -24,7 +24,7 @@ from dieselfs.cache.node.block_cache import BlockCache, master_ended
 from dieselfs.cache.node.block_eviction import Owns, PolicyName, nothing_owned
 from dieselfs.cache.node.block_source import BlockSource
 from dieselfs.cache.node.chunk_files import ChunkFiles
-from dieselfs.cache.node.known_damage import KnownDamage
+from dieselfs.cache.node.damaged_blocks import DamagedBlocks
 from dieselfs.cache.node.member_port import MemberPort
 from dieselfs.cache.node.memory_scrub import Scrubber
 from dieselfs.cache.node.planned_eviction import FarthestNextUse, KnownOrder, MergedOrders
@@ -105,7 +105,7 @@ class Master:
         self._changed = self.blocks.changed
         self._follow, self._planned = follow, planned
         self._in_flight: dict[str, _Flight] = {}
-        self._damage = KnownDamage()
+        self._damage = DamagedBlocks()
         self._orders: dict[Hashable, KnownOrder] = {}
         """The uses that members expect."""
         self._payers = payers

@@ -18,7 +18,7 @@ State: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedChunks:
     """The chunks that were not loaded for one reason."""
 
     reason: Reason
@@ -58,7 +58,7 @@ class WarmUpReport:
     left: int
     """Chunks that are still to be loaded; 0 at the end."""
     left_bytes: int
-    refused: Sequence[Refused]
+    refused: Sequence[RefusedChunks]
     seconds: float
 
     @property

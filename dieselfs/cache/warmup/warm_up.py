@@ -22,7 +22,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import ChunkStoreError
 from chunkstore.progress import Advance
 from dieselfs.cache.warmup.load_loop import PAUSE_S, LoadLoop
-from dieselfs.cache.warmup.report import Reason, Refused, State, WarmUpReport
+from dieselfs.cache.warmup.report import Reason, RefusedChunks, State, WarmUpReport
 from dieselfs.errors import MasterGone, RegistryUnavailable, SsdUnavailable
 
 Turn = Callable[[], AbstractContextManager[object]]
@@ -176,7 +176,7 @@ class WarmUp:
         left = len(self._sizes) - chunks.total()
         left_bytes = self._bytes - size.total()
         refused = [
-            Refused(reason, chunks[reason], size[reason], detail)
+            RefusedChunks(reason, chunks[reason], size[reason], detail)
             for reason, detail in self._refusals
             if chunks[reason]
         ]
@@ -185,7 +185,7 @@ class WarmUp:
             state = "done"
             if left:
                 reason, detail = self._rest
-                refused.append(Refused(reason, left, left_bytes, detail))
+                refused.append(RefusedChunks(reason, left, left_bytes, detail))
                 state = "cancelled" if reason == "cancelled" else "failed"
             left = left_bytes = 0
         return WarmUpReport(

@@ -37,7 +37,7 @@ from dieselfs.fuse.starting.mount_settings import (
 if TYPE_CHECKING:
     from dieselfs.allocation.readers.caller_jobs import CallerJobs
     from dieselfs.allocation.readers.job_allocations import JobAllocations
-    from dieselfs.allocation.readers.observed import Progress
+    from dieselfs.allocation.readers.observed import JobProgress
     from dieselfs.cache.jobs.reader_jobs import ReaderJobs
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.fuse.mount import MountReaders
@@ -167,7 +167,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
                 jobs.begin(readers.followed, readers.bytes_read)
             followed = FollowedProgress(readers.followed, readers.bytes_read, readers.waited_s)
 
-            def progress() -> Progress:
+            def progress() -> JobProgress:
                 if callers is not None:
                     callers.sweep()
                 return followed()

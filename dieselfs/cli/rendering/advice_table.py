@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dieselfs.advice.comparison import Comparison, Outcome
 from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.advice.tier_comparison import Comparison, TierOutcome
 from dieselfs.cli.rendering.line_chart import Line, Panel, draw
 from dieselfs.cli.rendering.output import Output
 from dieselfs.cli.values.durations import human_duration
@@ -97,7 +97,7 @@ def as_record(trace: RequestTrace, found: Comparison) -> dict[str, Any]:
     }
 
 
-def _tier(outcome: Outcome) -> Mapping[str, Any]:
+def _tier(outcome: TierOutcome) -> Mapping[str, Any]:
     return {
         "policy": outcome.policy,
         "ssd_bytes": outcome.cache_bytes,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dieselfs.allocation.simulation.events import Kind
+from dieselfs.allocation.simulation.events import EventKind
 from dieselfs.allocation.simulation.metrics import Outcome
 from dieselfs.cli.rendering.line_chart import Line, Panel, draw
 from dieselfs.cli.rendering.output import Output
@@ -70,7 +70,7 @@ def as_record(found: Outcome) -> dict[str, Any]:
 
 def job_records(found: Outcome) -> list[dict[str, Any]]:
     """Return a record for each job, in the order of the trace."""
-    starts = {event.job: event.at_s for event in found.events if event.kind is Kind.START}
+    starts = {event.job: event.at_s for event in found.events if event.kind is EventKind.START}
     first = found.first_epochs_s()
     return [
         {

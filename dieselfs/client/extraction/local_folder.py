@@ -60,7 +60,7 @@ class LocalFolder:
         self._made: set[str] = set()
         """The directories that were made here, which had nothing in them."""
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, LocalDirectory] = OrderedDict()
+        self._open: OrderedDict[str, OutputDirectory] = OrderedDict()
         """The directories that were written into last."""
         with _explained(root):
             if not self.existed and not root.exists():
@@ -83,7 +83,7 @@ class LocalFolder:
         return path in self._made
 
     @contextmanager
-    def directory(self, path: str) -> Iterator[LocalDirectory]:
+    def directory(self, path: str) -> Iterator[OutputDirectory]:
         """Yield the directory `path` ('' is the root), made if it is missing, to write into it."""
         with self._lock:
             directory = self._open.get(path)
@@ -91,7 +91,7 @@ class LocalFolder:
                 self._open.move_to_end(path)
         if directory is None:
             fd = self._open_directory(_components(path) if path else [], make=True)
-            directory = LocalDirectory(self.root / path, fd)
+            directory = OutputDirectory(self.root / path, fd)
             with self._lock:
                 self._open[path] = directory
                 if len(self._open) > _OPEN_DIRECTORIES:
@@ -138,7 +138,7 @@ class LocalFolder:
         return os.open(name, _DIRECTORY, dir_fd=parent)
 
 
-class LocalDirectory:
+class OutputDirectory:
     """One open directory that files are written into. Its descriptor is closed with the object.
 
     A small file costs five system calls: open, write, utimensat, close and rename.

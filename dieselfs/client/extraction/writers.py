@@ -26,8 +26,8 @@ from chunkstore.errors import Unavailable
 from dieselfs.client.extraction.copies import BATCH_BYTES, Copy
 from dieselfs.client.extraction.local_folder import (
     LinkLeadsOutside,
-    LocalDirectory,
     LocalFolder,
+    OutputDirectory,
     renew_temporary_names,
 )
 
@@ -126,7 +126,7 @@ def _parent(numbered: tuple[int, FileRow]) -> str:
 
 
 def _make_link(
-    directory: LocalDirectory, parent: str, name: str, content: Iterable[Content], mtime_ns: int
+    directory: OutputDirectory, parent: str, name: str, content: Iterable[Content], mtime_ns: int
 ) -> None:
     depth = parent.count("/") + 1 if parent else 0
     directory.make_link(name, b"".join(content), mtime_ns, depth)

@@ -6,7 +6,7 @@ import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.ongoing_requests import OngoingRequest, OngoingRequests
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_counts import PolicyCounts
 from chunkstore.ssd.reader_tags import ChunkRead, dataset_tags
 

@@ -12,11 +12,11 @@ import pytest
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import AdmitAll
 from chunkstore.ssd.policies.baselines import AdmitEverything
-from chunkstore.ssd.policies.history import RequestHistory
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
-from chunkstore.ssd.policies.tags import Bucket, key_of
+from chunkstore.ssd.policies.request_history import RequestHistory
+from chunkstore.ssd.policies.segment_buckets import Bucket, key_of
 from chunkstore.ssd.policy_choice import POLICIES, PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts
 from chunkstore.ssd.policy_events import Observed, PolicyDecision, PolicyRequest

@@ -14,7 +14,7 @@ from chunkstore.ssd.admission import AdmitAll
 from chunkstore.ssd.eviction import DatasetLimits, Ranking, ranking_by
 from chunkstore.ssd.policies.baselines import AdmitEverything
 from chunkstore.ssd.policies.region_rank import NOT_NEEDED
-from chunkstore.ssd.policies.tags import key_of
+from chunkstore.ssd.policies.segment_buckets import key_of
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_counts import DecidedRow, PolicyCounts
 from chunkstore.ssd.policy_runner import PolicyRunner

@@ -27,8 +27,8 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.insert_queue import CacheInsert
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts, total_of
 from chunkstore.ssd.reader_tags import ReaderTags

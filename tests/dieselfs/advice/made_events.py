@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_events import PolicyRequest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_events import Observed, PolicyDecision
 from dieselfs.advice.merged_traces import merged
 from dieselfs.advice.trace_file import TraceEncoder, TraceFile, head, read_trace

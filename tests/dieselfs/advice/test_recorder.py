@@ -12,7 +12,7 @@ import pytest
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.object_keys import chunk_key
-from chunkstore.ssd.policies.tags import key_of
+from chunkstore.ssd.policies.segment_buckets import key_of
 from chunkstore.ssd.reader_tags import ReaderTags, decided_segment
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.advice.recorder import MIN_TRACE_BYTES, Recorder, TraceSettings

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from chunkstore.ssd.policies.baselines import AdmitEverything, RejectFirstMiss
-from chunkstore.ssd.policies.jobs import JobSpecification
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.job_specifications import JobSpecification
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from dieselfs.advice.replay import CacheSize, replay
 from dieselfs.advice.request_trace import Publication
 from tests.dieselfs.advice.made_traces import made

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_events import Observed, PolicyDecision
 from dieselfs.advice.trace_file import TraceEncoder, head, read_trace
 from dieselfs.errors import LocalFileError

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from dieselfs.allocation.effectiveness import CachedChunks, CacheUse, JobEpoch
+from dieselfs.allocation.effectiveness import CachedChunkSet, CacheUse, JobEpoch
 
 CHUNKS = 400
 
 
 def read_epoch(
-    chance: random.Random, cache: CachedChunks, job: JobEpoch, quota: int, chunks: int = CHUNKS
+    chance: random.Random, cache: CachedChunkSet, job: JobEpoch, quota: int, chunks: int = CHUNKS
 ) -> float:
     """Read chunks in random order with uniform caching; return the hit share."""
     hits = 0
@@ -26,7 +26,7 @@ def read_epoch(
 
 
 def test_what_an_epoch_caches_is_effective_in_the_next() -> None:
-    chance, cache = random.Random(1), CachedChunks([1] * CHUNKS)
+    chance, cache = random.Random(1), CachedChunkSet([1] * CHUNKS)
     job = JobEpoch(cache)
     assert read_epoch(chance, cache, job, 100, chunks=300) == 0
     assert job.cache_use(150) == CacheUse(150, 100, 0.0)
@@ -37,7 +37,7 @@ def test_what_an_epoch_caches_is_effective_in_the_next() -> None:
 
 
 def test_within_an_epoch_the_hit_share_of_uniform_caching_stays() -> None:
-    chance, cache = random.Random(2), CachedChunks([1] * CHUNKS)
+    chance, cache = random.Random(2), CachedChunkSet([1] * CHUNKS)
     cache.admit(range(0, CHUNKS, 4))
     job = JobEpoch(cache)
     read_epoch(chance, cache, job, 100, chunks=200)
@@ -45,7 +45,7 @@ def test_within_an_epoch_the_hit_share_of_uniform_caching_stays() -> None:
 
 
 def test_a_shared_cache_is_effective_for_the_job_that_has_not_read_it() -> None:
-    cache = CachedChunks([10, 20, 30, 40])
+    cache = CachedChunkSet([10, 20, 30, 40])
     first, second = JobEpoch(cache), JobEpoch(cache)
     first.read([0, 3])
     cache.admit([0, 3])
@@ -59,7 +59,7 @@ def test_a_shared_cache_is_effective_for_the_job_that_has_not_read_it() -> None:
 
 
 def test_chunks_that_are_read_many_times_an_epoch_are_effective_at_once() -> None:
-    cache = CachedChunks([10] * 4)
+    cache = CachedChunkSet([10] * 4)
     job = JobEpoch(cache, repeats_items=True)
     job.read([0, 1])
     cache.admit([0, 1])

@@ -18,7 +18,7 @@ from dieselfs.allocation.allocator.allocator import Allocator
 from dieselfs.allocation.directory.redis_directory import RedisDirectory
 from dieselfs.allocation.policies.naming import named_policy
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
-from dieselfs.allocation.readers.observed import Progress
+from dieselfs.allocation.readers.observed import JobProgress
 from dieselfs.allocation.readers.reader_allocation import ReaderAllocation
 from dieselfs.errors import RegistryUnavailable
 from tests.dieselfs.allocation.made_leases import entry, lease
@@ -44,7 +44,7 @@ class Readers:
             speed = SPEEDS[job]
             reader.reads(
                 DATASET_BYTES,
-                lambda speed=speed: Progress(0, int(speed * (time.monotonic() - began)), 0.0),
+                lambda speed=speed: JobProgress(0, int(speed * (time.monotonic() - began)), 0.0),
             )
             reader.begin()
             self.all.append(reader)

@@ -15,7 +15,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import WholeCheck, check_head, check_whole
-from dieselfs.checking.findings import Kind
+from dieselfs.checking.findings import FindingKind
 from tests.chunkstore.chunk_by_hand import ChunkByHand, Row
 from tests.chunkstore.packed import DATASET, CountingStore, Packed, StoreWrapper
 
@@ -81,7 +81,7 @@ def test_every_bit_of_a_head_is_found_by_the_head_alone() -> None:
             head, damage = check_head(damaged, DATASET, chunk, len(data))
             assert head is None
             assert damage is not None, f"bit {bit} of byte {at} was not found"
-            assert damage.kind in (Kind.CHUNK_HEAD, Kind.CHUNK_FOREIGN)
+            assert damage.kind in (FindingKind.CHUNK_HEAD, FindingKind.CHUNK_FOREIGN)
             assert damage.contents is None
 
 
@@ -97,7 +97,7 @@ def test_a_flip_in_the_payload_hits_one_file() -> None:
         data[chunk.head_bytes + made.randrange(start, start + length)] ^= 1 << made.randrange(8)
         check = whole(replaced(store, chunk, bytes(data)), chunk)
         assert check.damage is not None
-        assert check.damage.kind is Kind.CHUNK_PAYLOAD
+        assert check.damage.kind is FindingKind.CHUNK_PAYLOAD
         assert hit_paths(store, chunk, check) == [path]
 
 
@@ -109,7 +109,7 @@ def test_a_truncated_chunk_hits_what_lies_beyond_its_end() -> None:
     check = whole(damaged, chunk)
     assert damage is not None
     assert check.damage is not None
-    assert damage.kind is check.damage.kind is Kind.CHUNK_LENGTH
+    assert damage.kind is check.damage.kind is FindingKind.CHUNK_LENGTH
     assert damage.contents == check.damage.contents
     order = decode_head(content(store, chunk)).entries.paths
     assert hit_paths(store, chunk, check) == list(order[1:])
@@ -122,10 +122,10 @@ def test_a_chunk_that_ends_in_its_head_is_wholly_lost(length: int) -> None:
     head, damage = check_head(damaged, DATASET, chunk, length)
     assert head is None
     assert damage is not None
-    assert (damage.kind, damage.contents) == (Kind.CHUNK_LENGTH, None)
+    assert (damage.kind, damage.contents) == (FindingKind.CHUNK_LENGTH, None)
     check = whole(damaged, chunk)
     assert check.damage is not None
-    assert (check.damage.kind, check.damage.contents) == (Kind.CHUNK_LENGTH, None)
+    assert (check.damage.kind, check.damage.contents) == (FindingKind.CHUNK_LENGTH, None)
 
 
 def test_a_longer_chunk_is_damaged_but_hits_no_file() -> None:
@@ -133,7 +133,7 @@ def test_a_longer_chunk_is_damaged_but_hits_no_file() -> None:
     damaged = replaced(store, chunk, content(store, chunk) + b"?")
     check = whole(damaged, chunk)
     assert check.damage is not None
-    assert (check.damage.kind, check.damage.contents) == (Kind.CHUNK_LENGTH, frozenset())
+    assert (check.damage.kind, check.damage.contents) == (FindingKind.CHUNK_LENGTH, frozenset())
 
 
 def test_another_chunk_and_one_of_another_dataset_are_foreign() -> None:
@@ -145,7 +145,7 @@ def test_another_chunk_and_one_of_another_dataset_are_foreign() -> None:
         check_head(store, DatasetRef(DATASET.name, bytes(16)), one, size(store, one))[1],
     ):
         assert damage is not None
-        assert (damage.kind, damage.contents) == (Kind.CHUNK_FOREIGN, None)
+        assert (damage.kind, damage.contents) == (FindingKind.CHUNK_FOREIGN, None)
 
 
 def test_a_missing_chunk() -> None:
@@ -157,7 +157,7 @@ def test_a_missing_chunk() -> None:
         check_whole(gone, DATASET, chunk, size(store, chunk), lambda size_bytes: None).damage,
     ):
         assert damage is not None
-        assert (damage.kind, damage.contents) == (Kind.CHUNK_MISSING, None)
+        assert (damage.kind, damage.contents) == (FindingKind.CHUNK_MISSING, None)
 
 
 def test_a_commit_that_names_an_impossible_head_is_not_believed() -> None:
@@ -167,7 +167,7 @@ def test_a_commit_that_names_an_impossible_head_is_not_believed() -> None:
     counted = CountingStore(store)
     _, damage = check_head(counted, DATASET, hostile, total)
     assert damage is not None
-    assert (damage.kind, counted.calls) == (Kind.CHUNK_HEAD, [])
+    assert (damage.kind, counted.calls) == (FindingKind.CHUNK_HEAD, [])
 
 
 def test_bytes_that_no_entry_names_mean_nothing() -> None:
@@ -249,7 +249,7 @@ def test_a_block_checksum_that_was_written_wrong_is_found_though_the_file_is_rig
         total = len(head) + len(data)
         check = check_whole(store, dataset, chunk, total, lambda size_bytes: None)
         assert check.damage is not None
-        assert check.damage.kind is Kind.CHUNK_PAYLOAD
+        assert check.damage.kind is FindingKind.CHUNK_PAYLOAD
 
 
 class FlippedAtFirst(StoreWrapper):

@@ -12,7 +12,7 @@ from chunkstore.commit_log import Commit
 from chunkstore.errors import Corrupt, Unavailable
 from chunkstore.object_keys import commit_key
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.checking import Finding, FsckReport, Kind, Verdict, fsck
+from dieselfs.checking import Finding, FindingKind, FsckReport, Verdict, fsck
 from dieselfs.client import Client
 from dieselfs.snapshots import lifecycle
 from metadata.errors import DatasetNotFound
@@ -69,24 +69,27 @@ def test_one_flipped_bit_in_every_byte_of_a_head_is_found() -> None:
         sound = made.store.get(key)
         made.flip(key, at, chosen.randrange(8))
         finding = only(check(made))
-        assert finding.kind in (Kind.CHUNK_HEAD, Kind.CHUNK_FOREIGN), f"byte {at}"
+        assert finding.kind in (FindingKind.CHUNK_HEAD, FindingKind.CHUNK_FOREIGN), f"byte {at}"
         assert (finding.object, finding.files) == (key, (b"a/1", b"a/2", b"b"))
         made.replace(key, sound)
     assert check(made).verdict is Verdict.CLEAN
 
 
-DAMAGE: dict[str, tuple[Kind, Callable[[MadeDataset, str, str], bytes | None]]] = {
-    "missing": (Kind.CHUNK_MISSING, lambda made, key, other: None),
-    "empty": (Kind.CHUNK_LENGTH, lambda made, key, other: b""),
+DAMAGE: dict[str, tuple[FindingKind, Callable[[MadeDataset, str, str], bytes | None]]] = {
+    "missing": (FindingKind.CHUNK_MISSING, lambda made, key, other: None),
+    "empty": (FindingKind.CHUNK_LENGTH, lambda made, key, other: b""),
     "truncated in its head": (
-        Kind.CHUNK_LENGTH,
+        FindingKind.CHUNK_LENGTH,
         lambda made, key, other: made.store.get(key)[:100],
     ),
     "truncated after its head": (
-        Kind.CHUNK_LENGTH,
+        FindingKind.CHUNK_LENGTH,
         lambda made, key, other: made.store.get(key)[: made.head_bytes(key)],
     ),
-    "another valid chunk": (Kind.CHUNK_FOREIGN, lambda made, key, other: made.store.get(other)),
+    "another valid chunk": (
+        FindingKind.CHUNK_FOREIGN,
+        lambda made, key, other: made.store.get(other),
+    ),
 }
 
 
@@ -126,14 +129,14 @@ def test_the_same_chunk_of_a_dataset_with_another_id(made: MadeDataset) -> None:
     data[56:64] = xxhash.xxh3_64_digest(bytes(data[:56]))
     made.replace(key, bytes(data))
     finding = only(check(made))
-    assert (finding.kind, finding.files) == (Kind.CHUNK_FOREIGN, paths)
+    assert (finding.kind, finding.files) == (FindingKind.CHUNK_FOREIGN, paths)
 
 
 def test_a_longer_chunk_hits_no_file(made: MadeDataset) -> None:
     key = made.objects()[0]
     made.replace(key, made.store.get(key) + b"?")
     finding = only(check(made))
-    assert (finding.kind, finding.files) == (Kind.CHUNK_LENGTH, ())
+    assert (finding.kind, finding.files) == (FindingKind.CHUNK_LENGTH, ())
 
 
 def test_files_deleted_or_replaced_since_are_not_hit(made: MadeDataset) -> None:
@@ -173,7 +176,7 @@ class TestWithoutAnIndexThatKnows:
         made.replace(key, data[:-1])
         made.index = MemoryStore()
         [chunk, index] = check(made).findings
-        assert (chunk.kind, index.kind) == (Kind.CHUNK_LENGTH, Kind.INDEX_BEHIND)
+        assert (chunk.kind, index.kind) == (FindingKind.CHUNK_LENGTH, FindingKind.INDEX_BEHIND)
         assert chunk.files == (made_last_file(made, key, data),)
 
     def test_a_snapshot_tells(self, made: MadeDataset, tmp_path: Path) -> None:
@@ -208,7 +211,10 @@ def test_a_missing_commit(made: MadeDataset, generation: int) -> None:
     made.put({"last.jpg": b"last"})
     made.replace(commit_key(NAME, generation), None)
     finding = only(check(made))
-    assert (finding.kind, finding.object) == (Kind.COMMIT_MISSING, commit_key(NAME, generation))
+    assert (finding.kind, finding.object) == (
+        FindingKind.COMMIT_MISSING,
+        commit_key(NAME, generation),
+    )
     expected = {1: (), 2: tuple(sorted(map(str.encode, some_files()))), 3: (b"later.jpg",)}
     assert finding.files == expected[generation]
 
@@ -218,7 +224,7 @@ def test_a_damaged_commit(made: MadeDataset, at: int) -> None:
     made.put({"later.jpg": b"later"})
     made.flip(commit_key(NAME, 2), at)
     finding = only(check(made))
-    assert finding.kind is Kind.COMMIT_DAMAGED
+    assert finding.kind is FindingKind.COMMIT_DAMAGED
     assert finding.files == tuple(sorted(map(str.encode, some_files())))
 
 
@@ -226,7 +232,7 @@ def test_another_commit_under_the_name(made: MadeDataset) -> None:
     made.put({"later.jpg": b"later"})
     made.replace(commit_key(NAME, 3), made.store.get(commit_key(NAME, 2)))
     finding = only(check(made))
-    assert (finding.kind, finding.files) == (Kind.COMMIT_DAMAGED, (b"later.jpg",))
+    assert (finding.kind, finding.files) == (FindingKind.COMMIT_DAMAGED, (b"later.jpg",))
 
 
 def test_a_commit_of_another_dataset(made: MadeDataset) -> None:
@@ -235,7 +241,7 @@ def test_a_commit_of_another_dataset(made: MadeDataset) -> None:
     foreign = Commit(3, bytes(16), 0)
     made.replace(commit_key(NAME, 3), foreign.encode())
     finding = only(check(made))
-    assert (finding.kind, finding.files) == (Kind.COMMIT_DAMAGED, (b"later.jpg",))
+    assert (finding.kind, finding.files) == (FindingKind.COMMIT_DAMAGED, (b"later.jpg",))
 
 
 def test_the_newest_commit_lost(made: MadeDataset) -> None:
@@ -243,7 +249,7 @@ def test_the_newest_commit_lost(made: MadeDataset) -> None:
     made.put({"later.jpg": b"later"})
     made.replace(commit_key(NAME, 3), None)
     finding = only(check(made))
-    assert (finding.kind, finding.repair) == (Kind.INDEX_AHEAD, None)
+    assert (finding.kind, finding.repair) == (FindingKind.INDEX_AHEAD, None)
     assert finding.files == (b"later.jpg",)
 
 

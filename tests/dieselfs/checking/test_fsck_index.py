@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.checking import FsckReport, Kind, Verdict, fsck, repair
+from dieselfs.checking import FindingKind, FsckReport, Verdict, fsck, repair
 from metadata import keys
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
@@ -50,7 +50,10 @@ def check_and_repair(made: MadeDataset, folder: Path) -> FsckReport:
     """Check, see that only the index is concerned, mend, and see that it is as before."""
     report = fsck(made.store, made.index, NAME)
     assert report.verdict is Verdict.REPAIRABLE
-    assert {finding.kind for finding in report.findings} <= {Kind.INDEX_RECORD, Kind.INDEX_BEHIND}
+    assert {finding.kind for finding in report.findings} <= {
+        FindingKind.INDEX_RECORD,
+        FindingKind.INDEX_BEHIND,
+    }
     done = repair(made.store, made.index, report, folder)
     assert (len(done.repaired), done.left) == (len(report.findings), ())
     assert fsck(made.store, made.index, NAME).verdict is Verdict.CLEAN
@@ -141,14 +144,14 @@ def test_an_index_that_is_behind(made: MadeDataset, tmp_path: Path) -> None:
     behind.open()
     made.store.create("datasets/pets/commits/0000000000000003", [commit])
     report = check_and_repair(behind, tmp_path)
-    assert [finding.kind for finding in report.findings] == [Kind.INDEX_BEHIND]
+    assert [finding.kind for finding in report.findings] == [FindingKind.INDEX_BEHIND]
     assert everything(behind) == everything(made)
 
 
 def test_an_index_that_knows_nothing(made: MadeDataset, tmp_path: Path) -> None:
     empty = MadeDataset(made.store, MemoryStore())
     report = check_and_repair(empty, tmp_path)
-    assert [finding.kind for finding in report.findings] == [Kind.INDEX_BEHIND]
+    assert [finding.kind for finding in report.findings] == [FindingKind.INDEX_BEHIND]
     assert everything(empty) == everything(made)
 
 
@@ -165,9 +168,9 @@ def test_an_index_is_not_mended_where_the_store_has_lost_a_chunk(
     report = fsck(made.store, made.index, NAME)
     assert report.verdict is Verdict.DAMAGED
     kinds = {finding.kind: finding for finding in report.findings}
-    assert set(kinds) == {Kind.CHUNK_MISSING, Kind.INDEX_RECORD}
-    assert set(kinds[Kind.CHUNK_MISSING].files) == set(lost) - {b"a/000.jpg"}
-    assert kinds[Kind.INDEX_RECORD].repair is None
+    assert set(kinds) == {FindingKind.CHUNK_MISSING, FindingKind.INDEX_RECORD}
+    assert set(kinds[FindingKind.CHUNK_MISSING].files) == set(lost) - {b"a/000.jpg"}
+    assert kinds[FindingKind.INDEX_RECORD].repair is None
     before = everything(made)
     assert repair(made.store, made.index, report, tmp_path).repaired == ()
     assert everything(made) == before
@@ -218,5 +221,5 @@ class TestAnIndexOfOnePointInTime:
         key = keys.state_of(made.open().ref.id)
         put(held, key, keys.HELD, _map(held, key)[keys.HELD][:-1] + b"?")
         findings = fsck(held.store, held.index, NAME).findings
-        assert findings[0].kind is Kind.INDEX_RECORD
+        assert findings[0].kind is FindingKind.INDEX_RECORD
         assert findings[0].repair is None

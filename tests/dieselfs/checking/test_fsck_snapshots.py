@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore import tags
-from dieselfs.checking import Finding, FsckReport, Kind, Repair, Verdict, fsck, repair
+from dieselfs.checking import Finding, FindingKind, FsckReport, Repair, Verdict, fsck, repair
 from dieselfs.dataset.dataset import remove_dataset
 from dieselfs.snapshots import lifecycle
 from metadata.snapshot import Snapshot
@@ -50,7 +50,7 @@ def test_a_flip_anywhere_in_a_published_snapshot_is_found(made: MadeDataset, her
     for at in range(0, len(sound), len(sound) // 60):
         made.flip(key, at, at % 8)
         finding = only(check(made))
-        assert (finding.kind, finding.object) == (Kind.SNAPSHOT_DAMAGED, key)
+        assert (finding.kind, finding.object) == (FindingKind.SNAPSHOT_DAMAGED, key)
         made.replace(key, sound)
 
 
@@ -59,7 +59,7 @@ def test_a_truncated_published_snapshot(made: MadeDataset, here: Path, kept: int
     key, _ = publish(made, here)
     made.replace(key, made.store.get(key)[:kept])
     finding = only(check(made))
-    assert finding.kind is Kind.SNAPSHOT_DAMAGED
+    assert finding.kind is FindingKind.SNAPSHOT_DAMAGED
 
 
 def test_of_the_newest_generation_a_fresh_one_takes_its_place(
@@ -114,7 +114,7 @@ def test_another_sound_snapshot_under_the_name(made: MadeDataset, here: Path) ->
     other, _ = publish(made, here)
     made.replace(key, made.store.get(other))
     finding = only(check(made))
-    assert (finding.kind, finding.object) == (Kind.SNAPSHOT_DAMAGED, key)
+    assert (finding.kind, finding.object) == (FindingKind.SNAPSHOT_DAMAGED, key)
 
 
 def test_one_of_another_dataset(made: MadeDataset, here: Path) -> None:
@@ -124,7 +124,7 @@ def test_one_of_another_dataset(made: MadeDataset, here: Path) -> None:
     key = f"datasets/{NAME}/snapshots/{path.stem.removeprefix('cows-')}"
     made.store.create(key, [path.read_bytes()])
     report = check(made)
-    assert (only(report).kind, report.verdict) == (Kind.SNAPSHOT_FOREIGN, Verdict.REPAIRABLE)
+    assert (only(report).kind, report.verdict) == (FindingKind.SNAPSHOT_FOREIGN, Verdict.REPAIRABLE)
     repair(made.store, made.index, report, here)
     assert check(made).verdict is Verdict.CLEAN
 
@@ -136,7 +136,7 @@ def test_one_of_a_former_life_of_the_name(made: MadeDataset, here: Path) -> None
     made.store.create(key, [path.read_bytes()])
     report = check(made, here)
     # The file here is left alone: nobody takes it for one of this dataset.
-    assert (only(report).kind, report.local_snapshots) == (Kind.SNAPSHOT_FOREIGN, 1)
+    assert (only(report).kind, report.local_snapshots) == (FindingKind.SNAPSHOT_FOREIGN, 1)
 
 
 def test_one_that_names_chunks_that_are_gone(made: MadeDataset, here: Path) -> None:
@@ -147,9 +147,13 @@ def test_one_that_names_chunks_that_are_gone(made: MadeDataset, here: Path) -> N
     made.replace(chunk, None)
     made.open()
     published, local = sorted(check(made, here).findings, key=lambda f: f.object == str(path))
-    assert (published.kind, published.object) == (Kind.SNAPSHOT_DANGLING, snapshot)
+    assert (published.kind, published.object) == (FindingKind.SNAPSHOT_DANGLING, snapshot)
     assert [hit.files for hit in published.snapshots] == [lost]
-    assert (local.kind, local.object, local.damaged) == (Kind.SNAPSHOT_DANGLING, str(path), False)
+    assert (local.kind, local.object, local.damaged) == (
+        FindingKind.SNAPSHOT_DANGLING,
+        str(path),
+        False,
+    )
     report = check(made, here)
     assert report.verdict is Verdict.DAMAGED
     repair(made.store, made.index, report, here)
@@ -164,7 +168,7 @@ def test_one_that_needs_a_lost_chunk_of_the_present_state_is_not_deleted(
     snapshot, _ = publish(made, here)
     made.replace(made.objects()[0], None)
     report = check(made, here)
-    assert only(report).kind is Kind.CHUNK_MISSING
+    assert only(report).kind is FindingKind.CHUNK_MISSING
     repair(made.store, made.index, report, here)
     assert made.objects("snapshots") == [snapshot]
 
@@ -177,7 +181,10 @@ class TestFilesHere:
         path.unlink()
         path.write_bytes(damaged)
         report = check(made, here)
-        assert (only(report).kind, report.verdict) == (Kind.SNAPSHOT_DAMAGED, Verdict.REPAIRABLE)
+        assert (only(report).kind, report.verdict) == (
+            FindingKind.SNAPSHOT_DAMAGED,
+            Verdict.REPAIRABLE,
+        )
         repair(made.store, made.index, report, here)
         assert not path.exists()
         assert check(made, here).verdict is Verdict.CLEAN
@@ -222,7 +229,7 @@ class TestTags:
         report = check(made)
         finding = only(report)
         assert (finding.kind, finding.object) == (
-            Kind.TAG_DANGLING,
+            FindingKind.TAG_DANGLING,
             f"datasets/{NAME}/tags/best",
         )
         assert (report.verdict, finding.repair) == (Verdict.DAMAGED, None)
@@ -233,4 +240,4 @@ class TestTags:
         key, _ = publish(made, here)
         tags.tag(made.store, NAME, "best", key.rpartition("/")[2])
         made.flip(made.objects("tags")[0], 50)
-        assert only(check(made)).kind is Kind.TAG_DANGLING
+        assert only(check(made)).kind is FindingKind.TAG_DANGLING

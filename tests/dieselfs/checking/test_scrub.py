@@ -16,7 +16,7 @@ import pytest
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.checking import ChunkSample, Kind, ScrubReport, Verdict, scrub
+from dieselfs.checking import ChunkSample, FindingKind, ScrubReport, Verdict, scrub
 from dieselfs.checking.scrub_progress import ScrubFile
 from dieselfs.errors import Conflict
 from dieselfs.snapshots import lifecycle
@@ -86,19 +86,26 @@ def test_random_flips_in_payloads_are_all_found_and_the_file_hit_is_named() -> N
         sound, path = made.store.get(key), made.file_at(key, at)
         made.flip(key, at, chosen.randrange(8))
         [finding] = run(made, jobs=1).findings
-        assert (finding.kind, finding.object, finding.files) == (Kind.CHUNK_PAYLOAD, key, (path,))
+        assert (finding.kind, finding.object, finding.files) == (
+            FindingKind.CHUNK_PAYLOAD,
+            key,
+            (path,),
+        )
         made.replace(key, sound)
         found += 1
     assert found == FLIPS
     assert run(made).verdict is Verdict.CLEAN
 
 
-DAMAGE: dict[str, tuple[Kind, Callable[[MadeDataset, str, str], bytes | None]]] = {
-    "missing": (Kind.CHUNK_MISSING, lambda made, key, other: None),
-    "empty": (Kind.CHUNK_LENGTH, lambda made, key, other: b""),
-    "another valid chunk": (Kind.CHUNK_FOREIGN, lambda made, key, other: made.store.get(other)),
+DAMAGE: dict[str, tuple[FindingKind, Callable[[MadeDataset, str, str], bytes | None]]] = {
+    "missing": (FindingKind.CHUNK_MISSING, lambda made, key, other: None),
+    "empty": (FindingKind.CHUNK_LENGTH, lambda made, key, other: b""),
+    "another valid chunk": (
+        FindingKind.CHUNK_FOREIGN,
+        lambda made, key, other: made.store.get(other),
+    ),
     "its header flipped": (
-        Kind.CHUNK_HEAD,
+        FindingKind.CHUNK_HEAD,
         lambda made, key, other: made.store.get(key)[:70] + b"!" + made.store.get(key)[71:],
     ),
 }

@@ -17,7 +17,7 @@ from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.prefetch.planner import Planner
 from dieselfs.prefetch.prefetcher import PrefetcherRun
 from dieselfs.prefetch.progress_tracker import ClientProgress
-from dieselfs.prefetch.window import Fetch, Fetched
+from dieselfs.prefetch.window import Fetched, PlannedFetch
 from dieselfs.shuffle.order import shuffle_order
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
 from tests.dieselfs.prefetch.scripted_memory import MadePlan
@@ -105,7 +105,7 @@ class Node:
         self.prefetcher.step()
         self.prefetcher.do(self.prefetcher.tasks.get())  # type: ignore[arg-type]
         self._number = self.snapshot.columns.chunk[self._order].tolist()
-        self._arriving: list[tuple[float, int, Fetch]] = []
+        self._arriving: list[tuple[float, int, PlannedFetch]] = []
         self._free_at = 0.0
         self._there: set[int] = set()
         self._step_at = 0.0
@@ -155,10 +155,10 @@ class Node:
         self._step_at = self.now + STEP_S
         while not self.prefetcher.tasks.empty():
             task = self.prefetcher.tasks.get()
-            assert isinstance(task, Fetch)
+            assert isinstance(task, PlannedFetch)
             heapq.heappush(self._arriving, (self._arrival(task), task.use, task))
 
-    def _arrival(self, task: Fetch) -> float:
+    def _arrival(self, task: PlannedFetch) -> float:
         size = task.chunk.payload_bytes
         if self._in_memory(number_of(task.chunk.id)):
             return self.now + 0.0002

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from dieselfs.errors import PlanTooLarge
-from dieselfs.prefetch.planner import ActivePlans, Planner, Reader, Wanted
+from dieselfs.prefetch.planner import ActivePlans, Planner, Reader, WantedPrefetch
 from dieselfs.prefetch.plans import ListedPlan, Plan, Seen
 from dieselfs.prefetch.requirement import MemoryNeed
 from dieselfs.prefetch.window import PlannedOrder
@@ -311,9 +311,9 @@ class TestPlanner:
         assert planner.add(rank.write(), self.MEMORY)
         assert not planner.add(rank.write(), self.MEMORY)
         rank.leave(0)
-        assert planner.decide(()) == Wanted((Reader(rank.owned[1]),), ())
+        assert planner.decide(()) == WantedPrefetch((Reader(rank.owned[1]),), ())
         rank.leave(1)
-        assert planner.decide(()) == Wanted((), ())
+        assert planner.decide(()) == WantedPrefetch((), ())
         assert planner.add(rank.write(), self.MEMORY)
 
     def test_an_end_counts_for_the_plans_that_it_was_seen_of(self, rank: Rank) -> None:

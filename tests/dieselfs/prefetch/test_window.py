@@ -8,7 +8,7 @@ import pytest
 from chunkstore.errors import Unavailable
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES
 from dieselfs.errors import CacheFull, MasterGone
-from dieselfs.prefetch.window import FETCHES, Fetch, Fetched, Window
+from dieselfs.prefetch.window import FETCHES, Fetched, PlannedFetch, Window
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_named, number_of
 from tests.dieselfs.prefetch.scripted_memory import order_of
 
@@ -23,15 +23,15 @@ def begun(inodes: list[int] = ALL) -> Window:
     return window
 
 
-def due(window: Window, chunks: float, outside: int = 0) -> list[Fetch]:
+def due(window: Window, chunks: float, outside: int = 0) -> list[PlannedFetch]:
     return list(window.due(int(chunks * SIZE), outside, 0.0))
 
 
-def numbers(fetches: list[Fetch]) -> list[int]:
+def numbers(fetches: list[PlannedFetch]) -> list[int]:
     return [number_of(fetch.chunk.id) for fetch in fetches]
 
 
-def arrive(window: Window, fetches: list[Fetch]) -> list[int | None]:
+def arrive(window: Window, fetches: list[PlannedFetch]) -> list[int | None]:
     return [window.ended(Fetched(fetch, 0.0), 0.0) for fetch in fetches]
 
 

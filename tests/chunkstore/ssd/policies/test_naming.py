@@ -7,12 +7,12 @@ import random
 import pytest
 
 from chunkstore.ssd.policies.baselines import RandomRejection, RejectFirstMiss
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 from chunkstore.ssd.policies.names import NAMES
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.priority import PRIORITIES
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 A = Bucket("d:a")
 

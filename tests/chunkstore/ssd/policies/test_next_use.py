@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.next_use import NextUsePolicy
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 MIB = 1 << 20
 HERE, ELSEWHERE = Bucket("d"), Bucket("other")

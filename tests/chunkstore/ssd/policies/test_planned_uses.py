@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chunkstore.ssd.policies import planned_uses
-from chunkstore.ssd.policies.jobs import JobSpecification, PlannedReads
+from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.planned_uses import FollowedPlan, FollowedPlans, PlannedUses, spread
 
 KEYS = [key * 2654435761 % (1 << 32) for key in range(1, 101)]

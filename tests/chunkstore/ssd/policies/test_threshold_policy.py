@@ -7,10 +7,10 @@ import random
 import pytest
 
 from chunkstore.ssd.policies.elapsed import Elapsed
-from chunkstore.ssd.policies.history import RequestedBytes, RequestHistory
-from chunkstore.ssd.policies.jobs import MAX_JOBS, JobSpecification, PublishedJobs
+from chunkstore.ssd.policies.job_specifications import MAX_JOBS, JobSpecification, PublishedJobs
 from chunkstore.ssd.policies.priority import future, historic, hybrid
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.request_history import RequestedBytes, RequestHistory
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policies.threshold_policy import ThresholdPolicy
 from chunkstore.ssd.policies.write_budget import ThresholdController, WriteAllowance
 

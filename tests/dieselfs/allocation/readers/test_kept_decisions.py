@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dieselfs.allocation.directory.decisions import CacheDecision, Decisions, IoDecision
-from dieselfs.allocation.directory.port import SETTLED_S, Beat
+from dieselfs.allocation.directory.port import SETTLED_S, Renewal
 from dieselfs.allocation.readers.kept_decisions import KeptDecisions
 from tests.dieselfs.allocation.made_leases import lease
 
 ONE, TWO = lease("resnet"), lease("resnet")
 IO = IoDecision(job="resnet", bytes_per_s=5e6, origin="hand")
 LESS = IoDecision(job="resnet", bytes_per_s=2e6, origin="hand")
-FIRST = Beat(IO, [ONE, TWO], 7, True, life=1, since=1, awake_s=0.0)
+FIRST = Renewal(IO, [ONE, TWO], 7, True, life=1, since=1, awake_s=0.0)
 
 
 def cache(dataset: str, size_bytes: int) -> CacheDecision:

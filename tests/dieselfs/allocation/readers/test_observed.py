@@ -3,8 +3,8 @@ import pytest
 from dieselfs.allocation.readers.observed import (
     CachedDataset,
     EffectiveBytes,
+    JobProgress,
     MeasuredSpeed,
-    Progress,
     Waits,
 )
 
@@ -13,7 +13,7 @@ def test_the_speed_is_that_of_the_time_without_waiting() -> None:
     speed = MeasuredSpeed()
     read = waited = 0.0
     for second in range(10):
-        speed.note(Progress(0, int(read), waited), float(second))
+        speed.note(JobProgress(0, int(read), waited), float(second))
         read, waited = read + (60 if second % 2 else 20), waited + (0 if second % 2 else 0.7)
     assert speed.rate is not None
     assert (speed.rate.bytes_per_s, speed.rate.is_lower_bound) == (60, False)
@@ -22,7 +22,7 @@ def test_the_speed_is_that_of_the_time_without_waiting() -> None:
 def test_readers_that_always_wait_give_a_lower_bound() -> None:
     speed = MeasuredSpeed()
     for second in range(5):
-        speed.note(Progress(0, 10 * second, 0.5 * second), float(second))
+        speed.note(JobProgress(0, 10 * second, 0.5 * second), float(second))
     assert speed.rate is not None
     assert (speed.rate.bytes_per_s, speed.rate.is_lower_bound) == (10, True)
 
@@ -30,15 +30,15 @@ def test_readers_that_always_wait_give_a_lower_bound() -> None:
 def test_pauses_in_which_nothing_is_read_say_nothing_of_the_speed() -> None:
     speed = MeasuredSpeed()
     for second, read in enumerate((0, 50, 50, 50, 100)):
-        speed.note(Progress(0, read, 0.0), float(second))
+        speed.note(JobProgress(0, read, 0.0), float(second))
     assert speed.rate is not None
     assert speed.rate.bytes_per_s == 50
 
 
 def test_nothing_read_has_no_speed() -> None:
     speed = MeasuredSpeed()
-    speed.note(Progress(0, 0, 0.0), 0.0)
-    speed.note(Progress(0, 0, 0.0), 1.0)
+    speed.note(JobProgress(0, 0, 0.0), 0.0)
+    speed.note(JobProgress(0, 0, 0.0), 1.0)
     assert speed.rate is None
 
 

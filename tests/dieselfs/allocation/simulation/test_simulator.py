@@ -10,7 +10,7 @@ import pytest
 from dieselfs.allocation.estimator import job_rate, lru_hits
 from dieselfs.allocation.jobs import Allocation, Job, JobState, Resources
 from dieselfs.allocation.policies.naming import policy_of
-from dieselfs.allocation.simulation.events import Kind
+from dieselfs.allocation.simulation.events import EventKind
 from dieselfs.allocation.simulation.metrics import Outcome
 from dieselfs.allocation.simulation.simulator import Grain, simulate
 from dieselfs.allocation.simulation.table6 import PAPER_MINUTES, micro_benchmark
@@ -155,7 +155,7 @@ def test_jobs_wait_for_gpus_and_events_come_in_order() -> None:
     found = simulate(jobs, Quotas(), Resources(1, 0, 1e9), beat_s=10)
     assert [found.ends_s[job.name] for job in jobs] == pytest.approx([100, 200, 300])
     kinds = [event.kind for event in found.events if event.job == 2]
-    assert kinds == [Kind.SUBMIT, Kind.START, Kind.EPOCH, Kind.END]
+    assert kinds == [EventKind.SUBMIT, EventKind.START, EventKind.EPOCH, EventKind.END]
     assert [beat.waiting for beat in found.beats if beat.at_s in (0, 150, 250)] == [2, 1, 0]
 
 

@@ -18,7 +18,7 @@ from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import AdmitAll, RejectFirst
 from chunkstore.ssd.policies.baselines import AdmitEverything
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_counts import total_of
 from chunkstore.ssd.policy_runner import PolicyRunner

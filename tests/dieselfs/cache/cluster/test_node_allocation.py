@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from dieselfs.allocation.directory.decisions import CacheDecision, Decisions
-from dieselfs.allocation.directory.port import SETTLED_S, Beat
+from dieselfs.allocation.directory.port import SETTLED_S, Renewal
 from dieselfs.allocation.directory.reader_lease import ReaderLease
 from dieselfs.cache.cluster.node_allocation import NodeAllocation
 
@@ -37,10 +37,10 @@ class Directory:
     awake_s: float = 100.0
     others: list[ReaderLease] = field(default_factory=list)
 
-    def beat(self, lease: ReaderLease, lease_s: float) -> Beat:
+    def beat(self, lease: ReaderLease, lease_s: float) -> Renewal:
         version = 0 if self.quota_bytes is None else self.life
         peers = [lease, *self.others]
-        return Beat(None, peers, version, True, self.life, self.life, self.awake_s)
+        return Renewal(None, peers, version, True, self.life, self.life, self.awake_s)
 
     def decisions(self) -> Decisions:
         if self.quota_bytes is None:

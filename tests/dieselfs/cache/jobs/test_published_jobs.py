@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.ssd.policies.jobs import JobSpecification
+from chunkstore.ssd.policies.job_specifications import JobSpecification
 from dieselfs.cache.jobs import job_watcher
 from dieselfs.cache.jobs.job_beats import JobBeats
 from dieselfs.cache.jobs.job_name import job_name

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from chunkstore.ssd.policies.tags import key_of
+from chunkstore.ssd.policies.segment_buckets import key_of
 from chunkstore.ssd.reader_tags import decided_segments
 from dieselfs.cache.jobs import chunk_buckets
 from dieselfs.cache.jobs.chunk_buckets import BucketMapName, ChunkBuckets

@@ -15,7 +15,7 @@ import pytest
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
-from dieselfs.cache.node import known_damage
+from dieselfs.cache.node import damaged_blocks
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.cache.task import task_session
@@ -221,7 +221,7 @@ def test_what_is_sound_in_a_damaged_chunk_is_read_and_the_chunk_is_not_fetched_f
 def test_a_damaged_chunk_is_looked_at_again_after_a_while(
     memory: NodeMemory, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_damage, "DAMAGE_KNOWN_S", 0.0)
+    monkeypatch.setattr(damaged_blocks, "DAMAGE_KNOWN_S", 0.0)
     for times in (1, 2):
         with pytest.raises(Corrupt):
             memory.read(extent(chunk(CORRUPT)), 0, 1)

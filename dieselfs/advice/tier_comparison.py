@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from chunkstore.ssd.policies.history import RequestHistory
 from chunkstore.ssd.policies.names import NAMES
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.policy import CachePolicy
+from chunkstore.ssd.policies.request_history import RequestHistory
 from chunkstore.ssd.region_files import region_bytes_for
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
 from dieselfs.advice.optimum import optimum
@@ -48,7 +48,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TierOutcome:
     """One tier and what it would have done."""
 
     policy: str
@@ -72,14 +72,14 @@ class Comparison:
     """The outcomes of all tiers, in the order of size, region size and policy."""
 
     working_set_bytes: int
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[TierOutcome]
     optimum_shares: Mapping[int, float]
     """Size -> the share that Belady's optimum would absorb."""
 
     @property
-    def best(self) -> Sequence[Outcome]:
+    def best(self) -> Sequence[TierOutcome]:
         """The best outcome of each size; of equal ones, that of the policy which is named first."""
-        found: dict[int, Outcome] = {}
+        found: dict[int, TierOutcome] = {}
         for each in self.outcomes:
             known = found.get(each.cache_bytes)
             if known is None or each.absorbed_share > known.absorbed_share:
@@ -87,7 +87,7 @@ class Comparison:
         return list(found.values())
 
     @property
-    def recommended(self) -> Outcome | None:
+    def recommended(self) -> TierOutcome | None:
         """The knee; None if nothing absorbs anything worth a disk."""
         most = max(each.absorbed_share for each in self.best)
         if most < _LEAST_SHARE:
@@ -118,7 +118,7 @@ def compare(
         optima[size] = optimum(trace, size)
         advance(len(trace.keys))
     outcomes = [
-        Outcome(
+        TierOutcome(
             policy,
             size.cache_bytes,
             size.region_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.ssd.policies.tags import Tags, bucket_map_named, key_of
+from chunkstore.ssd.policies.segment_buckets import Tags, bucket_map_named, key_of
 from chunkstore.ssd.segments import Segment
 
 TAGS = Tags("imagenet", "job", "train/cat/", group=7)

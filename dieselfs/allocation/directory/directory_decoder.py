@@ -17,7 +17,7 @@ from dieselfs.allocation.directory.reader_lease import ReaderLease
 from dieselfs.cache.jobs.record_reader import RecordReader
 
 
-class DirectoryRecords:
+class DirectoryDecoder:
     """Decodes what one directory holds; says once of each kind that it holds something else.
 
     `now_us` is the time by the directory's clock.

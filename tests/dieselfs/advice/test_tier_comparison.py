@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from chunkstore.ssd.policy_events import Observed
-from dieselfs.advice.comparison import Comparison, Outcome, Question, compare, requests_of
 from dieselfs.advice.merged_traces import merged
 from dieselfs.advice.replay import Replayed
 from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.advice.tier_comparison import Comparison, Question, TierOutcome, compare, requests_of
 from dieselfs.advice.trace_file import TraceEncoder, head, read_trace
 from dieselfs.cli.rendering.advice_table import recommendation
 from dieselfs.errors import UsageError
@@ -57,8 +57,8 @@ def test_what_is_tried_by_default() -> None:
     assert "dynamic" in {each.policy for each in found.outcomes}
 
 
-def outcome(cache_bytes: int, policy: str, absorbed: int) -> Outcome:
-    return Outcome(policy, cache_bytes << 30, 0, Replayed(100, absorbed, 0, 0, 0))
+def outcome(cache_bytes: int, policy: str, absorbed: int) -> TierOutcome:
+    return TierOutcome(policy, cache_bytes << 30, 0, Replayed(100, absorbed, 0, 0, 0))
 
 
 def test_the_knee() -> None:

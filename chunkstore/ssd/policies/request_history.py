@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.ssd.policies.seen_segments import LABELS, SeenSegments
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 WINDOW_S: Final = 6 * 3600.0
 SLICES: Final = 24

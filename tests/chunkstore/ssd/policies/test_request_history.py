@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from chunkstore.ssd.policies import history as limits
-from chunkstore.ssd.policies.history import RequestedBytes, RequestHistory
+from chunkstore.ssd.policies import request_history as limits
+from chunkstore.ssd.policies.request_history import RequestedBytes, RequestHistory
 from chunkstore.ssd.policies.seen_segments import SeenSegments
-from chunkstore.ssd.policies.tags import Bucket
+from chunkstore.ssd.policies.segment_buckets import Bucket
 
 A, B = Bucket("d:a"), Bucket("d:b")
 RANDOM = random.Random(18)

@@ -15,7 +15,7 @@ Otherwise each of its files would fetch the whole chunk.
 """
 
 
-class KnownDamage:
+class DamagedBlocks:
     """The errors of damaged blocks, for a while. One thread at a time may use it."""
 
     def __init__(self) -> None:
