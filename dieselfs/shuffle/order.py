@@ -5,13 +5,11 @@
 Shuffle the chunks, cut them into groups, shuffle the files within each group. A reader in this
 order needs the chunks of one group in memory and reads each chunk once. The order is a pure
 function of (chunk_first_inode, seed, epoch, group size, rank, world size), the same on every node
-and in every release. It sorts by a hash of our own, since NumPy does not promise that its
-generators give the same stream for ever (NEP 19). tests/golden/shuffle.json guards the order.
+and in every release. It sorts by a hash; tests/golden/shuffle.json guards the order.
 
-The hash is the n-th output of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-Generators, OOPSLA 2014) under a key made of seed, epoch and what is shuffled. For one key it is a
-bijection of 64-bit numbers: no two files are ever equal, so that any sorting algorithm gives the
-same order.
+The hash is the n-th output of SplitMix64 (`chunkstore.split_mix`) under a key made of seed, epoch
+and what is shuffled. For one key it is a bijection of 64-bit numbers: no two files are ever equal,
+so that any sorting algorithm gives the same order.
 
 Ranks divide the shuffled sequence of chunks, not the result: rank r of w takes files [rN/w,
 (r+1)N/w) of it and shuffles within its own part. So two ranks share at most the chunk at their
@@ -27,6 +25,8 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from chunkstore.split_mix import GOLDEN, UINT64, mix, mixed
+
 DEFAULT_GROUP_SIZE: Final = 100
 """Chunks in a group.
 
@@ -35,10 +35,6 @@ DIESEL §6.5 finds ImageNet-1K trained to the same accuracy with 100 and 500 as 
 
 Padding = Literal["pad", "drop"]
 
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_MIX_1: Final = 0xBF58476D1CE4E5B9
-_MIX_2: Final = 0x94D049BB133111EB
-_UINT64: Final = (1 << 64) - 1
 _CHUNKS: Final = 1
 _FILES: Final = 2
 _SORTED_AT_ONCE: Final = 8192
@@ -101,7 +97,7 @@ class ShuffleParameters:
 
     def __post_init__(self) -> None:
         for name, value in (("seed", self.seed), ("epoch", self.epoch)):
-            if not 0 <= value <= _UINT64:
+            if not 0 <= value <= UINT64:
                 raise ValueError(f"{name} must be a number from 0 to 2^64 - 1, not {value}")
         for name, value in (("group size", self.group_size), ("world size", self.world_size)):
             if not 1 <= value < 1 << 31:
@@ -215,16 +211,9 @@ def _bounds_within(
     return within
 
 
-def _mix(value: int) -> int:
-    """Return the result of SplitMix64's finalizer."""
-    value = ((value ^ (value >> 30)) * _MIX_1) & _UINT64
-    value = ((value ^ (value >> 27)) * _MIX_2) & _UINT64
-    return value ^ (value >> 31)
-
-
 def _key(seed: int, epoch: int, purpose: int) -> int:
     """Return a key mixed at each step, so that neighbouring seeds and epochs share nothing."""
-    return _mix((_mix((_mix((seed + _GOLDEN) & _UINT64) + epoch) & _UINT64) + purpose) & _UINT64)
+    return mixed((mixed((mixed((seed + GOLDEN) & UINT64) + epoch) & UINT64) + purpose) & UINT64)
 
 
 def _hash(key: int, numbers: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint64]:
@@ -234,14 +223,9 @@ def _hash(key: int, numbers: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.
     """
     value = numbers.astype(np.uint64)
     value += np.uint64(1)
-    value *= np.uint64(_GOLDEN)
+    value *= np.uint64(GOLDEN)
     value += np.uint64(key)
-    value ^= value >> np.uint64(30)
-    value *= np.uint64(_MIX_1)
-    value ^= value >> np.uint64(27)
-    value *= np.uint64(_MIX_2)
-    value ^= value >> np.uint64(31)
-    return value
+    return mix(value)
 
 
 def _part(

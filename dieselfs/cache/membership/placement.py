@@ -7,10 +7,10 @@ chunks goes to the chunk's second, and no other chunk moves. A member that joins
 chunks that it wins. No state is kept, and no node is asked.
 
 The order must be the same on every node, machine and release for ever, or nodes of two versions
-would not find each other's chunks. So u comes from a hash defined here (the finalizer of
-SplitMix64, as in `dieselfs.shuffle.order`). The logarithm comes from a series of sums, products and
-quotients alone, which IEEE 754 defines to the last bit: `math.log` and `numpy.log` differ from
-machine to machine. tests/golden/placement.json pins the order.
+would not find each other's chunks. So u comes from a hash of our own
+(`chunkstore.split_mix`). The logarithm comes from a series of sums, products and quotients alone,
+which IEEE 754 defines to the last bit: `math.log` and `numpy.log` differ from machine to machine.
+tests/golden/placement.json pins the order.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ import numpy.typing as npt
 import xxhash
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.split_mix import GOLDEN, mix
 from dieselfs.cache.ports.members import Member, MemberId, View
 
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_MIX_1: Final = 0xBF58476D1CE4E5B9
-_MIX_2: Final = 0x94D049BB133111EB
 _LN_2: Final = 0.6931471805599453
 _SQRT_HALF: Final = 0.7071067811865476
 _TERMS: Final = 9
@@ -121,17 +119,7 @@ def _key(member: MemberId) -> int:
 def _fold(ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
     """Mix ids of shape (n, 16) into 64 bits each, since chunk ids differ in few bits."""
     halves = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
-    return _mix(_mix(halves[:, 0] + np.uint64(_GOLDEN)) + halves[:, 1])
-
-
-def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Apply SplitMix64's finalizer in place, modulo 2^64."""
-    value ^= value >> np.uint64(30)
-    value *= np.uint64(_MIX_1)
-    value ^= value >> np.uint64(27)
-    value *= np.uint64(_MIX_2)
-    value ^= value >> np.uint64(31)
-    return value
+    return mix(mix(halves[:, 0] + np.uint64(GOLDEN)) + halves[:, 1])
 
 
 def _draw(
@@ -141,7 +129,7 @@ def _draw(
 
     u is made of the 52 high bits of the hash, mixed once more in place, and a half.
     """
-    mixed = _mix(hashes) >> np.uint64(12)
+    mixed = mix(hashes) >> np.uint64(12)
     uniform = (mixed.astype(np.float64) + 0.5) * 2.0**-52
     drawn: npt.NDArray[np.float64] = -_ln(uniform) / weight
     return drawn
