@@ -25,7 +25,7 @@ from dieselfs.allocation.jobs import (
     ReadingOrder,
 )
 from dieselfs.cache.jobs.job_name import MAX_JOB_BYTES
-from dieselfs.cache.jobs.record_reader import check_printable, decoded_json
+from dieselfs.cache.jobs.record_reader import RecordFormat
 
 Origin = Literal["hand", "allocator"]
 ORIGINS: Final[tuple[Origin, ...]] = ("hand", "allocator")
@@ -173,17 +173,16 @@ def keys_of(name: str) -> list[str]:
     return [f"{origin}:{name}" for origin in ORIGINS]
 
 
-_encoder: Final = msgspec.json.Encoder()
-_decoders: Final[Mapping[type, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (CacheDecision, IoDecision, JobEntry)
+_FORMATS: Final[Mapping[type, RecordFormat[Any]]] = {
+    CacheDecision: RecordFormat(CacheDecision, MAX_RECORD_BYTES, "dataset"),
+    IoDecision: RecordFormat(IoDecision, MAX_RECORD_BYTES, "job"),
+    JobEntry: RecordFormat(JobEntry, MAX_RECORD_BYTES, "job", "dataset"),
 }
 
 
 def encoded(record: StampedRecord) -> bytes:
     """Return the record as JSON, its stamp last. Raises `ValueError` if it is out of bounds."""
-    found = _encoder.encode(record)
-    decoded(type(record), found, record.stamp)
-    return found
+    return _FORMATS[type(record)].encoded(record)
 
 
 def decoded(kind: type[Stamped], content: bytes, now_us: int) -> Stamped:
@@ -191,9 +190,7 @@ def decoded(kind: type[Stamped], content: bytes, now_us: int) -> Stamped:
 
     Raises `ValueError` if it is damaged, foreign, of a later version or from the future.
     """
-    record: Stamped = decoded_json(content, _decoders[kind], MAX_RECORD_BYTES)
-    texts = (getattr(record, name) for name in ("job", "dataset") if hasattr(record, name))
-    check_printable(*texts)
+    record: Stamped = _FORMATS[kind].decoded(content)
     if record.stamp > now_us + AHEAD_US:
         raise ValueError("its stamp is in the future")
     return record

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from dieselfs.allocation.directory.decisions import DatasetId, DatasetText, JobText, Rate, Size
 from dieselfs.allocation.jobs import MOST_BYTES_PER_S
-from dieselfs.cache.jobs.record_reader import check_printable, decoded_json
+from dieselfs.cache.jobs.record_reader import RecordFormat
 
 LEASE_S: Final = 8.0
 """The seconds after which a reader that is not heard of is forgotten; it is renewed every second.
@@ -72,19 +72,5 @@ def sized(lease: ReaderLease, dataset_bytes: int) -> ReaderLease:
     return msgspec.structs.replace(lease, dataset_bytes=dataset_bytes)
 
 
-_encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(ReaderLease)
-
-
-def encoded(lease: ReaderLease) -> bytes:
-    """Return the lease as JSON. Raises `ValueError` if it is out of bounds."""
-    found = _encoder.encode(lease)
-    decoded(found)
-    return found
-
-
-def decoded(content: bytes) -> ReaderLease:
-    """Return the lease. Raises `ValueError` if it is damaged, foreign or of a later version."""
-    lease = decoded_json(content, _decoder, MAX_LEASE_BYTES)
-    check_printable(lease.job, lease.host, lease.dataset)
-    return lease
+_FORMAT: Final = RecordFormat(ReaderLease, MAX_LEASE_BYTES, "job", "host", "dataset")
+encoded, decoded = _FORMAT.encoded, _FORMAT.decoded

@@ -16,7 +16,7 @@ from chunkstore.ssd.policies.job_specifications import JobSpecification, Planned
 from chunkstore.ssd.policies.segment_buckets import Bucket
 from dieselfs.cache.jobs.job_name import MAX_JOB_BYTES
 from dieselfs.cache.jobs.published_order import MAX_KEYS, PublishedOrder
-from dieselfs.cache.jobs.record_reader import check_printable, decoded_json
+from dieselfs.cache.jobs.record_reader import RecordFormat
 
 LEASE_S: Final = 30.0
 """The seconds after which a record that is not renewed is forgotten."""
@@ -86,19 +86,5 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         return JobSpecification(self.name, self.dataset, (), lease_s=_ENDED_S, reader=self.reader)
 
 
-_encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(JobRecord)
-
-
-def encoded(record: JobRecord) -> bytes:
-    """Return the record as JSON. Raises `ValueError` if it is out of bounds."""
-    found = _encoder.encode(record)
-    decoded(found)
-    return found
-
-
-def decoded(content: bytes) -> JobRecord:
-    """Return the record. Raises `ValueError` if it is damaged, foreign or of a later version."""
-    record = decoded_json(content, _decoder, MAX_RECORD_BYTES)
-    check_printable(record.job, record.host, record.dataset)
-    return record
+_FORMAT: Final = RecordFormat(JobRecord, MAX_RECORD_BYTES, "job", "host", "dataset")
+encoded, decoded = _FORMAT.encoded, _FORMAT.decoded

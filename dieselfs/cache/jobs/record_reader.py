@@ -1,4 +1,4 @@
-"""Reading records that others have published: nothing of them is trusted.
+"""Records that are published for others: nothing of what is read is trusted.
 
 A record may be damaged, foreign or of a later release. It is skipped then, and the log says so
 once.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -44,18 +44,33 @@ class RecordReader:
         return found
 
 
-def decoded_json(content: bytes, decoder: msgspec.json.Decoder[Record], max_bytes: int) -> Record:
-    """Return the record in JSON. Raises `ValueError`."""
-    if len(content) > max_bytes:
-        raise ValueError("the record is too long")
-    try:
-        return decoder.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+class RecordFormat(Generic[Record]):
+    """One kind of record as JSON."""
 
+    def __init__(self, kind: type[Record], max_bytes: int, *shown: str) -> None:
+        """`kind` checks its values itself. `shown` names the texts that are printed for people."""
+        self._encoder, self._decoder = msgspec.json.Encoder(), msgspec.json.Decoder(kind)
+        self._max_bytes, self._shown = max_bytes, shown
 
-def check_printable(*texts: str) -> None:
-    """Raise `ValueError` if a text of a record would damage a terminal."""
-    for text in texts:
-        if _CONTROL.search(text) or not text.isprintable():
-            raise ValueError("the record has text that cannot be printed")
+    def encoded(self, record: Record) -> bytes:
+        """Return the record as JSON. Raises `ValueError` if it is out of bounds."""
+        found = self._encoder.encode(record)
+        self.decoded(found)
+        return found
+
+    def decoded(self, content: bytes) -> Record:
+        """Return the record.
+
+        Raises `ValueError` if it is damaged, foreign or of a later version, or if one of its texts
+        would damage a terminal.
+        """
+        if len(content) > self._max_bytes:
+            raise ValueError("the record is too long")
+        try:
+            record = self._decoder.decode(content)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(str(error)) from error
+        for text in (getattr(record, name) for name in self._shown):
+            if _CONTROL.search(text) or not text.isprintable():
+                raise ValueError("the record has text that cannot be printed")
+        return record
