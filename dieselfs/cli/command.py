@@ -226,6 +226,13 @@ dry_run_option: Final = option_group(
 yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 """`-y/--yes`; the command gets `yes: bool`."""
 
+publish_option: Final = click.option(
+    "--publish/--no-publish",
+    default=True,
+    help="At the end, publish a snapshot for mounts without an index (default).",
+)
+"""`--publish/--no-publish`; the command gets `publish: bool`."""
+
 
 def recursive_option(help_text: str | None = None) -> Decorator:
     """Return the option `-r/--recursive`.
@@ -235,6 +242,11 @@ def recursive_option(help_text: str | None = None) -> Decorator:
     return click.option(
         "-r", "-R", "--recursive", is_flag=True, hidden=help_text is None, help=help_text
     )
+
+
+def delete_limit_option(help_text: str) -> Decorator:
+    """Return the option `--max-delete`; the command gets `max_delete`, and None means no limit."""
+    return click.option("--max-delete", type=click.IntRange(min=0), metavar="N", help=help_text)
 
 
 def jobs_option(default: int | None = None) -> Decorator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,6 +13,16 @@ from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
     from dieselfs.allocation.jobs import Job, Resources
+
+
+policy_option: Final = click.option(
+    "--policy",
+    metavar="NAME",
+    default="fifo",
+    show_default=True,
+    help="greedy, fifo, sjf or max-min.",
+)
+"""`--policy`; the command gets the name of the policy that divides."""
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dieselfs.cli.arguments.cluster_resources import cluster_options, resources_of
+from dieselfs.cli.arguments.cluster_resources import cluster_options, policy_option, resources_of
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 
@@ -21,13 +21,7 @@ from dieselfs.cli.command_context import CommandContext
     ],
 )
 @click.argument("table", type=click.Path(path_type=Path), metavar="JOBS.csv")
-@click.option(
-    "--policy",
-    metavar="NAME",
-    default="fifo",
-    show_default=True,
-    help="greedy, fifo, sjf or max-min.",
-)
+@policy_option
 @click.option(
     "--system",
     metavar="NAME",

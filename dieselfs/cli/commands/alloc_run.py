@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dieselfs.cli.arguments.cluster_resources import policy_option
 from dieselfs.cli.command import command, log_to_stderr, size_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.errors import RegistryUnavailable, UsageError
@@ -32,13 +33,7 @@ log = logging.getLogger(__name__)
         "dlcmd alloc run --remote-io 4GB/s --cache 2TiB --kubernetes --namespace training",
     ],
 )
-@click.option(
-    "--policy",
-    metavar="NAME",
-    default="fifo",
-    show_default=True,
-    help="greedy, fifo, sjf or max-min.",
-)
+@policy_option
 @click.option(
     "--system",
     metavar="NAME",

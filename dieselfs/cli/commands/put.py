@@ -12,9 +12,11 @@ import click
 
 from dieselfs.cli.command import (
     command,
+    delete_limit_option,
     dry_run_option,
     filter_options,
     jobs_option,
+    publish_option,
     recursive_option,
     size_option,
 )
@@ -105,17 +107,8 @@ _MAX_CHUNK_BYTES = 1 << 30
     help="Delete below DST what directories named as SRC do not have, once all is put. Excluded "
     "paths stay.",
 )
-@click.option(
-    "--max-delete",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Put and delete nothing if --delete would delete more than N files.",
-)
-@click.option(
-    "--publish/--no-publish",
-    default=True,
-    help="At the end, publish a snapshot for mounts without an index (default).",
-)
+@delete_limit_option("Put and delete nothing if --delete would delete more than N files.")
+@publish_option
 @click.option(
     "--no-wait",
     is_flag=True,

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dieselfs.cli.command import command, dry_run_option, recursive_option, yes_option
+from dieselfs.cli.command import (
+    command,
+    delete_limit_option,
+    dry_run_option,
+    publish_option,
+    recursive_option,
+    yes_option,
+)
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import for_each
@@ -31,17 +38,8 @@ if TYPE_CHECKING:
 @recursive_option("Delete directories with all below them.")
 @dry_run_option
 @yes_option
-@click.option(
-    "--max-delete",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Refuse to delete more than N files.",
-)
-@click.option(
-    "--publish/--no-publish",
-    default=True,
-    help="At the end, publish a snapshot for mounts without an index (default).",
-)
+@delete_limit_option("Refuse to delete more than N files.")
+@publish_option
 def rm(
     context: CommandContext,
     addresses: tuple[str, ...],

@@ -192,10 +192,7 @@ class OutputDirectory:
                 os.close(fd)
             os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except BaseException as error:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=self._fd)
-            if isinstance(error, OSError):
-                raise _explanation(self._path / name, error) from error
+            self._give_up(temporary, name, error)
             raise
         return size
 
@@ -225,11 +222,15 @@ class OutputDirectory:
             os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=self._fd, follow_symlinks=False)
             os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except BaseException as error:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=self._fd)
-            if isinstance(error, OSError):
-                raise _explanation(self._path / name, error) from error
+            self._give_up(temporary, name, error)
             raise
+
+    def _give_up(self, temporary: str, name: str, error: BaseException) -> None:
+        """Remove what was to get the name. Raises the explanation of an `OSError`."""
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=self._fd)
+        if isinstance(error, OSError):
+            raise _explanation(self._path / name, error) from error
 
 
 def _fill(fd: int, content: Iterable[bytes | memoryview]) -> int:
