@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from chunkstore.chunk_source import FileExtent
-from dieselfs.cache.ports.heap import RELEASE_EVERY_S, release_free_pages
 from dieselfs.fuse.control.control_documents import (
     ServerStatistics,
     dataset_document,
@@ -246,10 +245,8 @@ class _Server:
     def _reason_to_end(self, kept: dict[str, Any]) -> str:
         """Wait for the reason to end, and return it.
 
-        Meanwhile the supervisor gets the state for the next server whenever that has changed, and
-        the heap's free pages are released now and then.
+        Meanwhile the supervisor gets the state for the next server whenever that has changed.
         """
-        release_at = time.monotonic() + RELEASE_EVERY_S
         while True:
             try:
                 return self._ends.get(timeout=_STATE_EVERY_S)
@@ -257,9 +254,6 @@ class _Server:
                 assert self._front is not None
                 self._front.release_hidden()
                 state = self._state()
-                if time.monotonic() >= release_at:
-                    release_free_pages()
-                    release_at = time.monotonic() + RELEASE_EVERY_S
             if state != kept:
                 kept = state
                 with suppress(OSError):  # without a supervisor there is no next server

@@ -11,10 +11,9 @@ import pytest
 from tests.faults.reading import content
 from tests.faults.served import Place
 from tests.faults.soak import soak
+from tests.heap_arenas import arenas
 
 SECONDS = float(os.environ.get("DIESELFS_SOAK_SECONDS", "5"))
-ARENA = 64 << 20
-"""The address space that glibc reserves for an arena, and its alignment."""
 
 
 @pytest.mark.timeout(SECONDS + 240)
@@ -35,13 +34,3 @@ def test_all_threads_of_a_server_share_one_arena(tmp_path: Path) -> None:
             read = readers.map(Path.read_bytes, [mount.path / path for path in files])
             assert list(read) == list(files.values())
         assert arenas(mount.servers()[0]) == 0
-
-
-def arenas(process: int) -> int:
-    """The arenas of threads: writable maps at multiples of 64 MiB, without a file."""
-    maps = Path(f"/proc/{process}/maps").read_text().splitlines()
-    ranges = [line.split() for line in maps]
-    return sum(
-        len(fields) == 5 and fields[1] == "rw-p" and int(fields[0].split("-")[0], 16) % ARENA == 0
-        for fields in ranges
-    )

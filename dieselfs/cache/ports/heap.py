@@ -5,15 +5,17 @@ had, up to twice the size of a chunk beyond what is in use. So a server with man
 sum of the peaks of all its arenas, and `malloc_trim` does not release the end of any but the main
 one. With one arena a process keeps the peak of their sum, and all of it can be released.
 
-Both functions do nothing with another C library.
+All of it does nothing with another C library.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 from typing import Final
 
-RELEASE_EVERY_S: Final = 60.0
+_RELEASE_EVERY_S: Final = 60.0
 """The time between two releases: the pages that are taken again cost a page fault each."""
 _M_ARENA_MAX: Final = -8
 """From malloc.h."""
@@ -37,3 +39,18 @@ def release_free_pages() -> None:
     """
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def keep_heap_small() -> None:
+    """Use one arena, and release its free pages each minute in a thread of its own.
+
+    Call it before other threads are started, and not before a fork.
+    """
+    use_one_arena()
+    threading.Thread(target=_release_regularly, name="heap", daemon=True).start()
+
+
+def _release_regularly() -> None:
+    while True:
+        time.sleep(_RELEASE_EVERY_S)
+        release_free_pages()

@@ -25,7 +25,7 @@ from typing import IO, Final
 
 from chunkstore.chunk_source import ChunkSource
 from dieselfs.cache.ports.core_dumps import prevent_core_dumps
-from dieselfs.cache.ports.heap import use_one_arena
+from dieselfs.cache.ports.heap import keep_heap_small
 from dieselfs.cache.task.leader import Leader, MemorySettings
 from dieselfs.errors import MasterGone
 
@@ -114,7 +114,7 @@ def main() -> int:
     """Run the helper; return its exit status."""
     if os.fork():
         os._exit(0)
-    use_one_arena()
+    keep_heap_small()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_in_order)

@@ -93,7 +93,7 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
     from dieselfs.allocation.readers.followed_progress import FollowedProgress, stored_bytes
-    from dieselfs.cache.ports.heap import use_one_arena
+    from dieselfs.cache.ports.heap import keep_heap_small
     from dieselfs.cache.read_stack import ReadStack, peer_statistics
     from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.fuse.mount import run_mount
@@ -103,7 +103,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
     from dieselfs.snapshots.expected_files import ExpectedFiles
     from dieselfs.snapshots.freshness import FreshnessWatch
 
-    use_one_arena()
+    keep_heap_small()
     settings = read_settings(context.config, request)
     with ExitStack() as parts:
         store = context.store(request.patience_s)

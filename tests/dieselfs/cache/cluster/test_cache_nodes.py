@@ -30,6 +30,7 @@ from dieselfs.cache.ssd.settings import SsdSettings
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, RingClient, ring_of
 from tests.eventually import PATIENCE_S, eventually
 from tests.forked_programs import run_forked
+from tests.heap_arenas import arenas
 from tests.peers.task_nodes import DLCMD, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 
@@ -100,6 +101,15 @@ def costs(
     """Whether so many bytes are read of the store; more, where an SSD did not answer in time."""
     found = from_store(dataset, read)
     return found == wanted or (found > wanted and have_stalled(nodes))
+
+
+def test_all_threads_of_a_node_share_one_arena(
+    three: list[NodeProcess], client_of: Callable[..., RingClient]
+) -> None:
+    clients = [client_of(three) for _ in range(4)]
+    with ThreadPoolExecutor(len(clients)) as pool:
+        list(pool.map(warm, clients))
+    assert [arenas(node.process.pid) for node in three if node.process] == [0, 0, 0]
 
 
 def test_each_chunk_leaves_the_store_once_however_many_read(

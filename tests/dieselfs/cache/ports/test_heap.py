@@ -63,3 +63,20 @@ def test_free_pages_go_back() -> None:
     )
     assert before > 16 << 20
     assert after < 4 << 20
+
+
+def test_free_pages_go_back_regularly() -> None:
+    left = output("""
+import time
+from dieselfs.cache.ports import heap
+
+heap._RELEASE_EVERY_S = 0.05
+heap.keep_heap_small()
+base = anonymous_bytes()
+kept = allocate_in_threads(16)
+until = time.monotonic() + 60
+while anonymous_bytes() - base > 4 * MIB and time.monotonic() < until:
+    time.sleep(0.01)
+print(anonymous_bytes() - base)
+""")
+    assert int(left) < 4 << 20
