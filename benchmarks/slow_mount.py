@@ -26,8 +26,9 @@ from dieselfs.cache.node.task_folder import TaskFolder, default_task
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.fuse.fronts.front_parts import MountOptions
 from dieselfs.fuse.mount import NOTHING_OBSERVED, run_mount
+from dieselfs.fuse.supervision.handover import Handed
 from dieselfs.fuse.supervision.shutdown import Shutdown
-from dieselfs.fuse.supervision.supervisor import Handed, Supervisor
+from dieselfs.fuse.supervision.supervisor import Supervisor
 from dieselfs.shuffle.order import ShuffleParameters
 from metadata.snapshot import Snapshot
 

@@ -54,8 +54,8 @@ from dieselfs.fuse.requests.file_reader import CachedSource, FileReader, PayerOf
 from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.requests.read_failures import path_of_file
 from dieselfs.fuse.supervision.descriptor_room import require_descriptors
+from dieselfs.fuse.supervision.handover import Handed, Role
 from dieselfs.fuse.supervision.shutdown import Shutdown
-from dieselfs.fuse.supervision.supervisor import Handed, Role
 from dieselfs.prefetch.preload import Preload
 from dieselfs.prefetch.requirement import require_room_for
 from dieselfs.prefetch.window import FollowedOrder

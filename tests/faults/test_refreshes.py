@@ -150,7 +150,7 @@ def put(place: Place, number: int) -> None:
     promise="a generation that nobody has open is released as a whole: the mount's processes, "
     "descriptors, threads and memory stay; an open file keeps its bytes",
     bound_s=BOUND_S,
-    check="dieselfs.fuse.supervision.supervisor:_Mount.close=none",
+    check="dieselfs.fuse.supervision.served_mount:ServedMount.close=none",
 )
 @pytest.mark.timeout(240 + 4 * REFRESHES)
 def test_refreshed_often(place: Place, mount: Served, measured: Measured) -> None:

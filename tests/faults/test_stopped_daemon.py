@@ -147,7 +147,7 @@ def test_umount_with_a_stopped_supervisor(place: Place, mount: Served, measured:
     "SIGSTOP of the server while readers wait for it, then SIGTERM to the supervisor",
     promise="the server is killed, readers get an error, and the mount is gone",
     bound_s=BOUND_S,
-    check="dieselfs.fuse.supervision.supervisor:_Mount.detach=none",
+    check="dieselfs.fuse.supervision.served_mount:ServedMount.detach=none",
 )
 def test_end_of_a_supervisor_with_a_stopped_server(
     place: Place, mount: Served, measured: Measured, tmp_path: Path

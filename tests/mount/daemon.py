@@ -32,8 +32,9 @@ from dieselfs.fuse.fronts.front_parts import MountOptions
 from dieselfs.fuse.mount import NOTHING_OBSERVED, run_mount
 from dieselfs.fuse.mounts import erofs_mounts, front_choice
 from dieselfs.fuse.mounts.mountpoint import check_mountable
+from dieselfs.fuse.supervision.handover import Handed, Role
 from dieselfs.fuse.supervision.shutdown import Shutdown
-from dieselfs.fuse.supervision.supervisor import UPGRADE_VARIABLE, Handed, Role, Supervisor
+from dieselfs.fuse.supervision.supervisor import UPGRADE_VARIABLE, Supervisor
 from dieselfs.shuffle.order import parse_parameters
 from metadata import kernel_image_file
 from metadata.errors import SnapshotRefused

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dieselfs.cache.jobs.reader_jobs import ReaderJobs
     from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.fuse.mount import MountReaders
-    from dieselfs.fuse.supervision.supervisor import Handed
+    from dieselfs.fuse.supervision.handover import Handed
     from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def serve(context: CommandContext, request: MountRequest, choose: Callable[[], P
 def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> int:
     """Run one server, in a process of its own, and return its exit code."""
     from dieselfs.cli.rendering.exit_codes import explain, report
-    from dieselfs.fuse.supervision.supervisor import Role
+    from dieselfs.fuse.supervision.handover import Role
 
     try:
         _run_server(context, request, handed)
@@ -217,7 +217,7 @@ def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) ->
 
     None means that a refresh found no newer snapshot, or refused it.
     """
-    from dieselfs.fuse.supervision.supervisor import Role
+    from dieselfs.fuse.supervision.handover import Role
     from dieselfs.snapshots.lifecycle import find_newer
     from metadata.errors import SnapshotRefused
     from metadata.snapshot import Snapshot

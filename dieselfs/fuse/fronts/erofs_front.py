@@ -30,7 +30,7 @@ from dieselfs.fuse.requests.file_reader import CachedSource
 from dieselfs.fuse.requests.kernel_connection import KernelConnection
 from dieselfs.fuse.serving.blob_ranges import BlobRanges
 from dieselfs.fuse.serving.blob_server import BlobServer
-from dieselfs.fuse.supervision.supervisor import Role
+from dieselfs.fuse.supervision.handover import Role
 from metadata.blob_layout import BlobLayout
 from metadata.kernel_image_file import kernel_image
 from metadata.kernel_image_inodes import ImageOwner

@@ -15,7 +15,7 @@ from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.file_reader import FileReader
 from dieselfs.fuse.requests.in_flight import InFlight
 from dieselfs.fuse.requests.receiving_threads import threads_by_cores
-from dieselfs.fuse.supervision.supervisor import Handed, Role
+from dieselfs.fuse.supervision.handover import Handed, Role
 from dieselfs.shuffle.order import ShuffleParameters
 from metadata.snapshot import Snapshot
 

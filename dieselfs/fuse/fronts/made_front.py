@@ -28,7 +28,7 @@ from dieselfs.fuse.mounts.front_choice import (
 from dieselfs.fuse.pages.page_filler import PageFiller
 from dieselfs.fuse.pages.page_helper import PageHelper
 from dieselfs.fuse.requests.file_reader import CachedSource, FileReader
-from dieselfs.fuse.supervision.supervisor import Handed, Role
+from dieselfs.fuse.supervision.handover import Handed, Role
 from metadata.errors import KernelImageTooLarge, KernelImageUnwritable
 from metadata.snapshot import Snapshot
 

@@ -21,7 +21,7 @@ from dieselfs.fuse.requests.kernel_connection import KernelConnection
 from dieselfs.fuse.requests.nodes import node_of
 from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.serving.tree_server import TreeServer
-from dieselfs.fuse.supervision.supervisor import Role
+from dieselfs.fuse.supervision.handover import Role
 
 log = logging.getLogger(__name__)
 

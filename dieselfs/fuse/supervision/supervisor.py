@@ -27,25 +27,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final, NoReturn
 
-from dieselfs.errors import MountError
-from dieselfs.fuse.mounts.daemon_names import SUPERVISOR, announced, process_state
-from dieselfs.fuse.mounts.mount_table import entries_of_device
-from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.supervision.descriptor_room import require_descriptors
+from dieselfs.fuse.supervision.handover import Channel, Handed, Role, Serve
 from dieselfs.fuse.supervision.readiness import announce_ready
+from dieselfs.fuse.supervision.served_mount import ServedMount, ServerProcess
 
 log = logging.getLogger(__name__)
 
 UPGRADE_VARIABLE: Final = "DIESELFS_SUPERVISED"
 """The variable that passes state to a supervisor's successor in the same process: `_upgrade`."""
-_MAX_MESSAGE_BYTES: Final = 1 << 16
-_MAX_DESCRIPTORS: Final = 64
 _QUICK_DEATH_S: Final = 2.0
 _MOST_QUICK_DEATHS: Final = 5
 _END_S: Final = 6.0
@@ -60,171 +54,6 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HANDLED_SIGNALS: Final = (*_STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
-class Role(StrEnum):
-    """The purpose for which a server is started."""
-
-    FIRST = "first"
-    """Make the mount."""
-    RESUME = "resume"
-    """Take over a connection whose server has died."""
-    UPGRADE = "upgrade"
-    """Take over a connection whose server is then told to retire."""
-    REFRESH = "refresh"
-    """Replace the mount by one of a newer snapshot, if there is one."""
-
-
-class Channel:
-    """Messages with descriptors between a supervisor and one server."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self.socket = end
-
-    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message; `OSError` if no process is at the other end."""
-        socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
-
-    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Wait for the next message and return it; None at the end."""
-        data, descriptors, _, _ = socket.recv_fds(self.socket, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
-        return (json.loads(data), descriptors) if data else None
-
-
-@dataclass(slots=True)
-class Handed:
-    """The state that a server gets from its supervisor.
-
-    The descriptors are the server's own copies.
-    """
-
-    role: Role
-    channel: Channel
-    descriptors: dict[str, list[int]]
-    """Descriptors under the names by which a former server gave them to be kept."""
-    state: dict[str, Any]
-    """The state of the mount from the former server.
-
-    For REFRESH it is from the server of the present mount.
-    """
-    refreshes: dict[str, Any]
-    """The content of `refresh.json`."""
-    has_kept: bool = False
-    """The supervisor can start another server of this mount."""
-
-    def keep(self, state: Mapping[str, Any], **descriptors: Sequence[int]) -> None:
-        """Have the supervisor keep these for the next server.
-
-        They replace those of the same names.
-        """
-        counts = {name: len(kept) for name, kept in descriptors.items()}
-        flat = [fd for kept in descriptors.values() for fd in kept]
-        self.channel.send({"keep": counts, "state": dict(state)}, flat)
-        self.has_kept = True
-
-    def is_ready(self) -> None:
-        """Tell the supervisor that the mount answers."""
-        self.channel.send({"ready": True})
-
-    def refused(self, reason: str | None) -> None:
-        """Report that a REFRESH ends without a new mount.
-
-        `reason` is None if there is nothing newer.
-        """
-        self.channel.send({"refused": reason})
-
-    def front_has_gone(self) -> None:
-        """Tell the other servers of this connection that the front has gone.
-
-        The kernel has told only this one.
-        """
-        with suppress(OSError):  # without a supervisor
-            self.channel.send({"gone": True})
-
-
-Serve = Callable[[Handed], int]
-"""A function that serves in a process of its own until the mount ends.
-
-It returns the exit status, 0 if the end was in order.
-"""
-
-
-@dataclass(slots=True)
-class _Process:
-    pid: int
-    channel: Channel
-    role: Role
-    started: float
-    is_ready: bool = False
-    is_ending: bool = False
-    """The main thread had ended at the last check."""
-    is_stopped: bool = False
-    """It was stopped at the last check."""
-
-    def hangs(self) -> bool:
-        """Return True if it does not end although its main thread ended long ago.
-
-        Another thread waits in the kernel, where no signal reaches it, for an answer that the next
-        server can give (`store_filler`).
-        """
-        was_ending, self.is_ending = self.is_ending, _has_no_main_thread(self.pid)
-        return was_ending and self.is_ending
-
-    def note_stop(self) -> None:
-        """Log that it was stopped or goes on. It answers nothing meanwhile, and nothing is done."""
-        was_stopped, self.is_stopped = self.is_stopped, process_state(self.pid) in ("T", "t")
-        if self.is_stopped and not was_stopped:
-            log.warning(
-                "the server %d is stopped: readers wait until it continues, or is unmounted",
-                self.pid,
-            )
-        elif was_stopped and not self.is_stopped:
-            log.info("the server %d continues", self.pid)
-
-
-@dataclass(slots=True)
-class _Mount:
-    """One connection, and the processes that serve it."""
-
-    kept: dict[str, list[int]] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
-    process: _Process | None = None
-    retiring: list[_Process] = field(default_factory=list)
-    quick_deaths: int = 0
-    is_over: bool = False
-    """No server is started for it any more."""
-    name: socket.socket | None = None
-    """The name by which this process is found if the mount does not answer."""
-    replaces_current: bool = False
-    """It is of a refresh that has not ended."""
-    waits_for_server: bool = False
-    """No server could be started for it, so the next check tries again."""
-
-    @property
-    def is_settled(self) -> bool:
-        """True if one server, and no other, serves it."""
-        return self.process is not None and self.process.is_ready and not self.retiring
-
-    def close(self) -> None:
-        for descriptors in self.kept.values():
-            for fd in descriptors:
-                os.close(fd)
-        self.kept = {}
-        self.close_name()
-
-    def close_name(self) -> None:
-        if self.name is not None:
-            self.name.close()
-        self.name = None
-
-    def detach(self) -> None:
-        """Detach it from all its mountpoints, since its server was killed and could not."""
-        device = tuple(self.state.get("device", ()))
-        for entry in reversed(entries_of_device(device) if device else []):
-            try:
-                unmount(entry.mountpoint, lazy=True)
-            except MountError as error:
-                log.warning("%s is not unmounted: %s", entry.mountpoint, error)
-
-
 class Supervisor:
     """The supervisor. It runs in the main thread of a process that has no other threads."""
 
@@ -234,8 +63,8 @@ class Supervisor:
         `program` is this process's command: the installed version is started likewise.
         """
         self._serve, self._program = serve, list(program)
-        self._mounts: list[_Mount] = []
-        self._current: _Mount | None = None
+        self._mounts: list[ServedMount] = []
+        self._current: ServedMount | None = None
         self._refreshes: dict[str, Any] = {"attempts": 0, "running": False, "error": None}
         self._wants_refresh = self._wants_upgrade = False
         """Requests that came while something else was under way."""
@@ -254,7 +83,7 @@ class Supervisor:
         if inherited:
             self._adopt(json.loads(inherited))
         else:
-            self._current = _Mount()
+            self._current = ServedMount()
             self._mounts.append(self._current)
             self._start(self._current, Role.FIRST)
         while self._mounts:
@@ -269,7 +98,7 @@ class Supervisor:
         poll.register(self._wake_read, select.POLLIN)
         sockets = {}
         for mount in self._mounts:
-            for process in self._processes(mount):
+            for process in mount.processes:
                 sockets[process.channel.socket.fileno()] = mount, process
                 poll.register(process.channel.socket, select.POLLIN)
         for fd, _ in poll.poll(_CHECK_INTERVAL_S * 1000):
@@ -287,10 +116,6 @@ class Supervisor:
                 for mount in self._mounts:
                     mount.detach()
                 self._mounts.clear()
-
-    @staticmethod
-    def _processes(mount: _Mount) -> list[_Process]:
-        return [*([mount.process] if mount.process else []), *mount.retiring]
 
     def _handle_signals(self) -> None:
         noted = set(os.read(self._wake_read, 4096))
@@ -324,7 +149,7 @@ class Supervisor:
     def _may_upgrade(self) -> bool:
         return all(mount.is_settled for mount in self._mounts)
 
-    def _receive_message(self, mount: _Mount, process: _Process) -> None:
+    def _receive_message(self, mount: ServedMount, process: ServerProcess) -> None:
         try:
             received = process.channel.receive()
         except OSError:
@@ -335,46 +160,40 @@ class Supervisor:
         self._act_on(mount, process, *received)
 
     def _act_on(
-        self, mount: _Mount, process: _Process, message: dict[str, Any], descriptors: list[int]
+        self,
+        mount: ServedMount,
+        process: ServerProcess,
+        message: dict[str, Any],
+        descriptors: list[int],
     ) -> None:
         if "keep" in message:
-            self._store_state(mount, message, descriptors)
+            mount.keep(message, descriptors)
         elif "refused" in message and not process.is_ready:
             mount.replaces_current = False
             self._note_refresh(message["refused"])
         elif "ready" in message:
             self._note_ready(mount, process)
         elif "gone" in message:
-            for other in self._processes(mount):
+            for other in mount.processes:
                 if other is not process:
-                    _send(other, message)
+                    other.send(message)
 
-    @staticmethod
-    def _store_state(mount: _Mount, message: dict[str, Any], descriptors: list[int]) -> None:
-        mount.state = message["state"]
-        if mount.name is None:
-            mount.name = announced(mount.state, SUPERVISOR)
-        for name, count in message["keep"].items():
-            for fd in mount.kept.get(name, []):
-                os.close(fd)
-            mount.kept[name], descriptors = descriptors[:count], descriptors[count:]
-
-    def _note_ready(self, mount: _Mount, process: _Process) -> None:
+    def _note_ready(self, mount: ServedMount, process: ServerProcess) -> None:
         process.is_ready = True
         if process.role is Role.FIRST:
             announce_ready()
         elif mount.replaces_current:
             mount.replaces_current = False
             if self._current is not None and self._current.process is not None:
-                _send(self._current.process, {"superseded": True})
+                self._current.process.send({"superseded": True})
             self._current = mount
             self._note_refresh(None)
         for old in mount.retiring:
-            _send(old, {"retire": True})
+            old.send({"retire": True})
 
     # Processes
 
-    def _start(self, mount: _Mount, role: Role) -> None:
+    def _start(self, mount: ServedMount, role: Role) -> None:
         """Start a server. Raises `OSError` if descriptors, processes or memory are used up."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         source = self._current if role is Role.REFRESH and self._current is not None else mount
@@ -395,7 +214,7 @@ class Supervisor:
             raise
         finally:
             theirs.close()
-        mount.process = _Process(pid, Channel(ours), role, time.monotonic())
+        mount.process = ServerProcess(pid, Channel(ours), role, time.monotonic())
 
     def _be_server(self, handed: Handed, ours: socket.socket) -> NoReturn:
         status = 1
@@ -421,15 +240,15 @@ class Supervisor:
         os.close(self._wake_read)
         os.close(self._wake_write)
         for mount in self._mounts:
-            for process in self._processes(mount):
+            for process in mount.processes:
                 process.channel.socket.close()
             mount.close_name()
             if mount.kept is not handed.descriptors:
                 mount.close()
 
-    def _reap(self, ended: _Process | None = None) -> None:
+    def _reap(self, ended: ServerProcess | None = None) -> None:
         for mount in list(self._mounts):
-            for process in self._processes(mount):
+            for process in mount.processes:
                 # A process that has closed its end of the channel is about to exit, so wait for it.
                 pid, status = os.waitpid(process.pid, 0 if process is ended else os.WNOHANG)
                 if pid:
@@ -452,14 +271,14 @@ class Supervisor:
             elif mount.waits_for_server and not self._deadline:
                 self._start_again(mount)
 
-    def _handle_last_messages(self, mount: _Mount, process: _Process) -> None:
+    def _handle_last_messages(self, mount: ServedMount, process: ServerProcess) -> None:
         """Handle the messages that an ended process sent and that were not read yet."""
         process.channel.socket.setblocking(False)
         with suppress(OSError):
             while (received := process.channel.receive()) is not None:
                 self._act_on(mount, process, *received)
 
-    def _note_end(self, mount: _Mount, process: _Process, status: int) -> None:
+    def _note_end(self, mount: ServedMount, process: ServerProcess, status: int) -> None:
         if process in mount.retiring:
             mount.retiring.remove(process)
             if mount.is_over:
@@ -487,7 +306,7 @@ class Supervisor:
             log.warning("the server %d %s; another one takes over", process.pid, how)
             self._resume(mount, process)
 
-    def _resume(self, mount: _Mount, died: _Process) -> None:
+    def _resume(self, mount: ServedMount, died: ServerProcess) -> None:
         is_quick = time.monotonic() - died.started < _QUICK_DEATH_S
         mount.quick_deaths = mount.quick_deaths + 1 if is_quick and not died.is_ready else 0
         if mount.quick_deaths >= _MOST_QUICK_DEATHS and mount.retiring:
@@ -500,7 +319,7 @@ class Supervisor:
         else:
             self._start_again(mount)
 
-    def _start_again(self, mount: _Mount) -> None:
+    def _start_again(self, mount: ServedMount) -> None:
         """Start a server that takes the connection over; a later check retries if none starts."""
         try:
             self._start(mount, Role.RESUME)
@@ -510,7 +329,7 @@ class Supervisor:
                 log.error("no server can be started, and readers wait for one: %s", error)
         mount.waits_for_server = mount.process is None
 
-    def _forget(self, mount: _Mount) -> None:
+    def _forget(self, mount: ServedMount) -> None:
         """Forget a mount that has ended; an earlier server may be about to end."""
         mount.close()
         mount.is_over = True
@@ -529,7 +348,7 @@ class Supervisor:
 
     def _signal_all(self, number: signal.Signals) -> None:
         for mount in self._mounts:
-            for process in self._processes(mount):
+            for process in mount.processes:
                 os.kill(process.pid, number)  # not reaped yet, so the number is still its own
 
     # A newer snapshot, a newer version
@@ -539,9 +358,9 @@ class Supervisor:
             return
         self._refreshes = {**self._refreshes, "running": True, "error": None}
         self._send_refreshes()
-        mount = _Mount(replaces_current=True)
+        mount = ServedMount(replaces_current=True)
         try:
-            require_descriptors(_kept_count(self._current) + _SPARE_DESCRIPTORS)
+            require_descriptors(self._current.kept_count + _SPARE_DESCRIPTORS)
             self._start(mount, Role.REFRESH)
         except OSError as error:
             log.error("the mount is not refreshed: its supervisor cannot start a server: %s", error)
@@ -559,7 +378,7 @@ class Supervisor:
     def _send_refreshes(self) -> None:
         for mount in self._mounts:
             if mount.process is not None:
-                _send(mount.process, {"refreshes": self._refreshes})
+                mount.process.send({"refreshes": self._refreshes})
 
     def _upgrade(self) -> None:
         if not self._can_start_installed_version():
@@ -631,8 +450,8 @@ class Supervisor:
         self._wants_refresh = inherited.get("wants_refresh", False)
         for entry in inherited["mounts"]:
             end = socket.socket(fileno=entry["channel"])
-            old = _Process(entry["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
-            mount = _Mount(entry["kept"], entry["state"], None, [old])
+            old = ServerProcess(entry["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
+            mount = ServedMount(entry["kept"], entry["state"], None, [old])
             for fd in (end.fileno(), *(fd for kept in mount.kept.values() for fd in kept)):
                 os.set_inheritable(fd, False)
             self._mounts.append(mount)
@@ -652,28 +471,9 @@ def _blocked_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ends_with(process: _Process, mount: _Mount) -> bool:
+def _ends_with(process: ServerProcess, mount: ServedMount) -> bool:
     """Return True if the mount of a server that died before it was ready ends with it.
 
     No path leads to it yet, or nobody knows of it.
     """
     return process.role is Role.FIRST or (process.role is Role.REFRESH and not mount.kept)
-
-
-def _kept_count(mount: _Mount) -> int:
-    return sum(map(len, mount.kept.values()))
-
-
-def _send(process: _Process, message: Mapping[str, Any]) -> None:
-    try:
-        process.channel.send(message)
-    except OSError:
-        pass  # it has ended; the signal that says so is on its way
-
-
-def _has_no_main_thread(pid: int) -> bool:
-    """Return True if a child that is not reaped yet is a zombie: all of it, or its main thread.
-
-    False if this process can open no file.
-    """
-    return process_state(pid) == "Z"

@@ -16,7 +16,8 @@ TIMEOUT_S = PATIENCE_S
 PROGRAM = """
 import ctypes, os, sys, threading, time
 from pathlib import Path
-from dieselfs.fuse.supervision.supervisor import Handed, Role, Supervisor
+from dieselfs.fuse.supervision.handover import Handed, Role
+from dieselfs.fuse.supervision.supervisor import Supervisor
 
 folder = Path(sys.argv[1])
 
@@ -62,7 +63,8 @@ def test_a_server_that_hangs_at_its_end_is_replaced(tmp_path: Path) -> None:
 DYING = """
 import json, os, sys
 from pathlib import Path
-from dieselfs.fuse.supervision.supervisor import Handed, Role, Supervisor
+from dieselfs.fuse.supervision.handover import Handed, Role
+from dieselfs.fuse.supervision.supervisor import Supervisor
 
 folder = Path(sys.argv[1])
 
