@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from dieselfs.assembly import open_index, open_store
+from dieselfs.client import Client
 from tests.forked_programs import run_forked
 from tests.services.faulty_http import FaultyProxy
 from tests.services.s3_server import ENVIRONMENT
@@ -47,9 +50,19 @@ class S3Place:
         command = [sys.executable, "-m", "dieselfs.cli", *map(str, arguments)]
         return run_forked(command, env=environment, timeout=_LONGEST_S)
 
-    def files(self, what: str = "dl://d/") -> dict[str, bytes]:
-        """What `dlcmd get` fetches."""
-        back = self.folder / f"back{len(list(self.folder.iterdir()))}"
-        self.dlcmd("get", "-r", what, back).check_returncode()
-        found = (path for path in back.rglob("*") if path.is_file())
-        return {str(path.relative_to(back)): path.read_bytes() for path in found}
+    def files(self, tag: str | None = None) -> dict[str, bytes]:
+        """Return what a new client reads: all files of a tag, or of the newest commit."""
+        index = open_index(f"lmdb://{self.folder}/index")
+        with (
+            closing(index),
+            Client.connect(
+                "d",
+                store=open_store(self.url),
+                index=index,
+                snapshot_folder=self.folder / "snapshots",
+            ) as client,
+        ):
+            if tag is not None:
+                client.load_meta(tag)
+            paths = [file.path for file in client.walk() if file.kind == "file"]
+            return dict(zip(paths, client.get_many(paths), strict=True))
