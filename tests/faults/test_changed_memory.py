@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from tests.faults.case import Measured, fault_case
 from tests.faults.helpers_of_tasks import end_helpers, helpers_of
 from tests.faults.reading import content
 from tests.faults.served import Place
+from tests.forked_programs import ForkedProgram, start_forked
 from tests.own_node_memory import own_node_memory
 
 BOUND_S = 20.0
@@ -164,24 +164,17 @@ with Client.connect("d", store=store, index=index, snapshot_folder=Path(folder, 
 
 
 @contextmanager
-def client_of(place: Place, task: str) -> Iterator[subprocess.Popen[str]]:
+def client_of(place: Place, task: str) -> Iterator[ForkedProgram]:
     """A client that reads all files once; its helper ends too."""
     [snapshot] = (place.folder / "snapshots").glob("d-*.snapshot")
-    command = [sys.executable, "-c", CLIENT, place.folder, snapshot, task]
-    client = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
+    command = [sys.executable, "-c", CLIENT, str(place.folder), str(snapshot), task]
+    client = start_forked(command, env=os.environ)
     try:
         yield client
     finally:
         client.kill()
         client.communicate()
         end_helpers(task)
-
-
-def said_by(client: subprocess.Popen[str]) -> str:
-    assert client.stdout is not None
-    return client.stdout.readline()
 
 
 @pytest.mark.parametrize("change", [flip, overwrite])
@@ -195,11 +188,11 @@ def test_changed_after_a_helper_was_killed(
     place: Place, task: str, change: Change, measured: Measured
 ) -> None:
     with client_of(place, task) as client:
-        assert said_by(client) == "0\n"
+        assert client.stdout.readline() == b"0\n"
         eventually(lambda: helpers_of(task), "a helper")
         for helper in helpers_of(task):
             os.kill(helper, signal.SIGKILL)
     change_half(task, change)
     with client_of(place, task) as client, measured.felt():
-        assert said_by(client) == "0\n"
+        assert client.stdout.readline() == b"0\n"
     measured.note(f"0 of {len(FILES)} reads wrong")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tests.faults.flapping_store import calls, set_mode
 from tests.faults.helpers_of_tasks import end_helpers, helpers_of
 from tests.faults.reading import GONE, content, readers
 from tests.faults.served import NAME, Place, Served
+from tests.forked_programs import FORKER
 from tests.mount.mounting import is_alive
 from tests.stopping import stop
 
@@ -153,11 +153,15 @@ with Client.connect("d", store=store, index=index, snapshot_folder=Path(folder, 
 def test_helper_killed(place: Place, measured: Measured, tmp_path: Path) -> None:
     task = f"helper-{os.getpid()}"
     [snapshot] = (place.folder / "snapshots").glob("d-*.snapshot")
-    command = [sys.executable, "-c", CLIENT, place.folder, snapshot, task]
+    command = [sys.executable, "-c", CLIENT, str(place.folder), str(snapshot), task]
     clients = []
     for n in range(3):
-        with open(tmp_path / f"beats{n}", "w") as file, open(tmp_path / f"log{n}", "w") as log:
-            clients.append(subprocess.Popen(command, stdout=file, stderr=log))
+        beats_file, log_file = tmp_path / f"beats{n}", tmp_path / f"log{n}"
+        with open(os.devnull) as nothing, open(beats_file, "w") as file, open(log_file, "w") as log:
+            stdin, stdout, stderr = (stream.fileno() for stream in (nothing, file, log))
+            clients.append(
+                FORKER.start(command, stdin=stdin, stdout=stdout, stderr=stderr, env=os.environ)
+            )
 
     def beats() -> int:
         return min((tmp_path / f"beats{n}").stat().st_size for n in range(3))
