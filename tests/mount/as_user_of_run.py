@@ -93,16 +93,16 @@ def runs_within_a_run(mount: Mount) -> None:
 def main() -> None:
     snapshot, store, folder = (Path(argument) for argument in sys.argv[1:])
     packed = PackedDataset(snapshot, store, Path("/nowhere"))
-    for scenario in (
-        reads_every_byte_without_ioctl,
-        leaves_the_mount_alone,
-        passes_exit_codes_and_signals,
-        hands_on_environment_and_signals,
-        runs_within_a_run,
-    ):
-        with mounted(packed, folder / scenario.__name__, "--front", "fuse") as mount:
+    with mounted(packed, folder, "--front", "fuse") as mount:
+        for scenario in (
+            reads_every_byte_without_ioctl,
+            leaves_the_mount_alone,
+            passes_exit_codes_and_signals,
+            hands_on_environment_and_signals,
+            runs_within_a_run,
+        ):
             scenario(mount)
-        print("passed", scenario.__name__)
+            print("passed", scenario.__name__)
 
 
 if __name__ == "__main__":
