@@ -18,6 +18,7 @@ from hypothesis import settings
 from chunkstore.ssd import ssd_service
 from tests.eventually import eventually
 from tests.forked_programs import daemons_are_forked
+from tests.huge_pages import use_huge_pages
 from tests.rewritten_asserts import rewrite_share
 
 pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
@@ -52,13 +53,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Spare the garbage collector the thousands of tests: a quarter of the CPU time of their
-    collection, and later a tenth of their own. Forked children share them unchanged."""
+    collection, and later a tenth of their own. Forked children share them unchanged, and copy the
+    tables of few pages."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+        use_huge_pages()
 
 
 @pytest.fixture(scope="session", autouse=True)
