@@ -4,7 +4,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import pytest
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.segments import Segment
+from tests.forked_programs import start_forked
 
 DATASET, OTHER = b"d" * 16, b"o" * 16
 MIB = 1 << 20
@@ -348,15 +348,12 @@ def test_killed_writers_leave_nothing_wrong(open_store: Open, tmp_path: Path) ->
     written: list[int] = []
     for turn in range(4):
         writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", _WRITER, str(tmp_path), str(10 * turn + n)],
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            start_forked(
+                [sys.executable, "-c", _WRITER, str(tmp_path), str(10 * turn + n)], env=os.environ
             )
             for n in range(2)
         ]
         for writer in writers:
-            assert writer.stdout is not None
             for _ in range(5):
                 line = writer.stdout.readline()
                 if line.strip().isdigit():

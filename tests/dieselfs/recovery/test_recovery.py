@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 import uuid
@@ -50,6 +49,7 @@ from tests.dieselfs.recovery.random_dataset import (
     copied,
     make_dataset,
 )
+from tests.forked_programs import run_forked
 from tests.metadata.stepped_index import Piecewise, Stopped
 
 NO_HOLES = PurgeRequest(leave=0, grace_s=0)
@@ -429,7 +429,7 @@ main(sys.argv[2:])
 
 def dlcmd_killed(puts: int, *arguments: str) -> int:
     command = [sys.executable, "-c", _KILLED, str(puts), *arguments]
-    return subprocess.run(command, timeout=120, check=False, capture_output=True).returncode
+    return run_forked(command, env=os.environ, timeout=120).returncode
 
 
 def test_a_command_killed_half_way_is_finished_by_the_next(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from dieselfs.cache.jobs.registries import job_registry
 from dieselfs.errors import RegistryUnavailable
 from tests.dieselfs.cache.jobs.made_jobs import ORDER, READER, MemoryJobs, made_record
 from tests.eventually import eventually
+from tests.forked_programs import start_forked
 from tests.services.redis_processes import free_port
 
 OTHER = "f" * 16
@@ -153,8 +153,7 @@ def test_the_record_of_a_process_that_is_killed_goes(
     registry: JobRegistry = RedisJobs(place) if kind == "redis" else JobsFolder(Path(place))
     registry.publish(made_record(OTHER), ORDER)
     command = [sys.executable, "-c", PUBLISHING, kind, place]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
+    with start_forked(command, env=os.environ) as other:
         assert other.stdout.readline() == b"published\n"
         if kind == "folder":  # its lease does not end by a clock
             assert {record.reader for record in registry.records()} == {READER, OTHER}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -20,8 +19,8 @@ from dieselfs.cache.node import task_folder
 from dieselfs.cache.node.task_folder import TaskFolder, default_task, memory_root, sweep
 from dieselfs.errors import LocalFileError, UsageError
 from tests.eventually import PATIENCE_S, eventually
+from tests.forked_programs import ForkedProgram, start_forked
 
-CHECKOUT = Path(__file__).parents[4]
 DEADLINE_S = PATIENCE_S
 
 LEAD = """
@@ -35,15 +34,9 @@ leadership = TaskFolder.at("task", root).try_lead()
 
 
 @contextmanager
-def program(text: str, root: Path) -> Iterator[subprocess.Popen[str]]:
+def program(text: str, root: Path) -> Iterator[ForkedProgram]:
     """A process that runs `text` after it has tried to lead; killed at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", LEAD + text, str(root)],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-        cwd=CHECKOUT,
-    )
+    process = start_forked([sys.executable, "-c", LEAD + text, str(root)], env=os.environ)
     try:
         yield process
     finally:
@@ -51,9 +44,8 @@ def program(text: str, root: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def line_of(process: ForkedProgram) -> str:
+    return process.stdout.readline().decode().strip()
 
 
 @pytest.fixture
@@ -172,8 +164,7 @@ def test_another_process_leads_when_the_first_has_released(tmp_path: Path) -> No
         assert line_of(other) == "True"
         folder = TaskFolder.at("task", tmp_path)
         assert folder.try_lead() is None
-        assert other.stdin is not None
-        other.stdin.write("\n")
+        other.stdin.write(b"\n")
         other.stdin.flush()
         assert line_of(other) == "free"
         leadership = folder.try_lead()

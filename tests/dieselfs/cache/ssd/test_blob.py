@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,6 +35,7 @@ from dieselfs.errors import Conflict, LocalFileError, Refused
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.blob_layout import BLOCK_BYTES, DEVICE_BLOCKS, BlobLayout
 from metadata.snapshot import Snapshot
+from tests.forked_programs import run_forked
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
 
 SIZES = [0, 1, 4095, 4096, 4097, 100_000, (256 << 10) + 1, 5_000_000, (17 << 20) + 3]
@@ -174,11 +174,8 @@ def test_a_killed_writer_is_followed_by_one_that_goes_on(
     packed: PackedDataset, snapshot: Snapshot, source: Counted, tmp_path: Path, after: int
 ) -> None:
     arguments = [packed.snapshot, packed.store, packed.source, tmp_path, after]
-    killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, *map(str, arguments)],
-        cwd=Path(__file__).parents[4],
-        check=False,
-    )
+    command = [sys.executable, "-c", _KILLED, *map(str, arguments)]
+    killed = run_forked(command, env=os.environ)
     assert killed.returncode == -signal.SIGKILL
     assert find_blob(tmp_path, snapshot) is None
     [left] = pinned_mounts(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
 from chunkstore.ssd.tiered_store import MAX_WHOLE_BYTES, blocks_of
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers, open_tier
 from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up, warmth
+from tests.forked_programs import start_forked
 
 DATASET = DatasetRef("pets", b"an id 16 bytes..")
 CHUNKS, CHUNK_BYTES = 12, 1_000_000
@@ -48,26 +48,18 @@ def test_each_chunk_leaves_the_store_once(tmp_path: Path) -> None:
     for chunk in CHUNK_REFS:
         disk.create(chunk_key(DATASET.name, chunk.id), [os.urandom(CHUNK_BYTES)])
     warmers = [
-        subprocess.Popen(
-            [sys.executable, "-c", _WARMER, str(tmp_path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[4],
-        )
+        start_forked([sys.executable, "-c", _WARMER, str(tmp_path)], env=os.environ)
         for _ in range(3)
     ]
     for warmer in warmers:
-        assert warmer.stdout is not None
-        assert warmer.stdout.readline() == "ready\n"
+        assert warmer.stdout.readline() == b"ready\n"
     loaded = 0
     outputs = []
     for warmer in warmers:
-        assert warmer.stdin is not None
-        warmer.stdin.write("go\n")
+        warmer.stdin.write(b"go\n")
         warmer.stdin.flush()
     for warmer in warmers:
-        out, _ = warmer.communicate(timeout=60)
+        out, _ = warmer.communicate()
         assert warmer.returncode == 0
         outputs.append([int(number) for number in out.split()])
         loaded += outputs[-1][0]
