@@ -29,6 +29,8 @@ from tests.peers.task_nodes import PeerDataset, make_dataset
 
 MIB = 1 << 20
 MB = 1e6
+STEP_S = 0.02
+"""The pause of a reader that reads on while the test waits for leases to end."""
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +162,7 @@ def test_a_node_that_is_lost_is_gone_from_the_estimate_and_no_read_fails(
     stop, failures, few = threading.Event(), [], reader.chunks[:4]
 
     def read_on() -> None:
-        while not stop.is_set():
+        while not stop.wait(STEP_S):
             try:
                 for chunk in few:
                     reader.source.whole(chunk)
