@@ -13,7 +13,7 @@ from tests.services.network_nodes import network_nodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are made by root")
 
-FILES, SIZE_BYTES, CHUNK_BYTES = 512, 16 << 10, 128 << 10
+FILES, SIZE_BYTES, CHUNK_BYTES = 256, 16 << 10, 128 << 10
 MEMORY_BYTES = FILES * SIZE_BYTES * 65 // 100
 BOUND_S = 8.0
 
