@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import boto3
 import pytest
 
 if not os.environ.get("DIESELFS_CEPH"):
@@ -43,6 +42,8 @@ class Ceph:
 
     def s3_url(self) -> str:
         """Of an empty bucket."""
+        import boto3  # here, since each run of the tests imports this file
+
         name = f"bucket-{next(_numbers)}"
         client = boto3.client(
             "s3",
