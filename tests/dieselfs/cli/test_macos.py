@@ -63,7 +63,7 @@ def test_packs_into_a_bucket_and_reads_from_it(home: Path, s3_url: str) -> None:
 
 
 def test_packs_into_a_folder(home: Path) -> None:
-    on_macos("put", f"{home}/pets/", "pets")
+    on_macos("put", "-j", "1", f"{home}/pets/", "pets")
     on_macos("snapshot", "create", "pets")
     on_macos("get", "pets@2", f"{home}/copied")
     assert content_of(home / "copied") == content_of(home / "pets")
