@@ -118,24 +118,26 @@ def dataset(dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return source
 
 
+def put_pictures(dlcmd: Dlcmd, source: Path, file_bytes: int, *options: str) -> None:
+    """Put files of random content into the dataset `pets`, and its snapshot into the store."""
+    for number in range(160):
+        file = source / f"{number // 4}" / f"{number}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(os.urandom(file_bytes))
+    assert dlcmd("put", f"{source}/", "pets", "-j", "1", *options).code == 0
+    assert dlcmd("snapshot", "create", "pets").code == 0
+
+
 @pytest.fixture
 def pictures(dlcmd: Dlcmd, dataset: Path) -> Path:
     """The dataset `pets` in some dozens of chunks, with its snapshot in the store."""
-    for number in range(160):
-        file = dataset / f"{number // 4}" / f"{number}.jpg"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(os.urandom(5000))
-    small = ("--chunk-size", "32KiB", "--order", "path")
-    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1", *small).code == 0
-    assert dlcmd("snapshot", "create", "pets").code == 0
+    put_pictures(dlcmd, dataset, 5000, "--chunk-size", "32KiB", "--order", "path")
     return dataset
 
 
 @pytest.fixture
-def photographs(dlcmd: Dlcmd, pictures: Path) -> Path:
+def photographs(dlcmd: Dlcmd, dataset: Path) -> Path:
     """The dataset `pets` with larger files, in chunks of 1 MiB: progress shows by some MiB."""
-    for file in pictures.rglob("*.jpg"):
-        file.write_bytes(os.urandom(200_000))
-    assert dlcmd("put", f"{pictures}/", "pets", "-j", "1", "--chunk-size", "1MiB").code == 0
-    assert dlcmd("snapshot", "create", "pets").code == 0
-    return pictures
+    (dataset / "cat/1.jpg").write_bytes(os.urandom(200_000))
+    put_pictures(dlcmd, dataset, 200_000, "--chunk-size", "1MiB")
+    return dataset
