@@ -144,6 +144,7 @@ def main() -> None:
                 "alone": lambda: bench.turn(False, alone=True),
             },
             pairs,
+            warm_up=0 if chosen.quick else 1,
             alternates=True,
         )
         rates = taken.ratios("swapped", "undisturbed")
