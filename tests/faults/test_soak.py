@@ -13,7 +13,7 @@ from tests.faults.served import Place
 from tests.faults.soak import soak
 from tests.heap_arenas import arenas
 
-SECONDS = float(os.environ.get("DIESELFS_SOAK_SECONDS", "5"))
+SECONDS = float(os.environ.get("DIESELFS_SOAK_SECONDS", "3"))
 
 
 @pytest.mark.timeout(SECONDS + 240)
