@@ -280,7 +280,7 @@ def test_flipped_in_a_block(bench: Bench, measured: Measured, block: int) -> Non
     "a chunk object missing",
     promise="EIO for its files, the log says which chunk; served when it is back",
     bound_s=BOUND_S,
-    check="dieselfs.cache.node.damaged_blocks:KnownDamage.note=none"
+    check="dieselfs.cache.node.damaged_blocks:DamagedBlocks.note=none"
     " + dieselfs.fuse.requests.read_failures:log_failure=none",
 )
 def test_missing(bench: Bench, measured: Measured) -> None:

@@ -143,7 +143,7 @@ def test_pulled(bench: Bench, measured: Measured, tmp_path: Path, damage: Callab
     bound_s=BOUND_S,
     check={
         "truncated": f"metadata.snapshot_format:_check_length=none + {VERIFIED}",
-        "flipped_in_the_middle": VERIFIED,
+        "flipped_in_the_middle": f"{VERIFIED} + metadata.snapshot_verification:has_file_hash=true",
         "of_another_dataset": "dieselfs.fuse.starting.store_probe:_check_chunks=none",
     },
 )
