@@ -103,15 +103,6 @@ def costs(
     return found == wanted or (found > wanted and have_stalled(nodes))
 
 
-def test_all_threads_of_a_node_share_one_arena(
-    three: list[NodeProcess], client_of: Callable[..., RingClient]
-) -> None:
-    clients = [client_of(three) for _ in range(4)]
-    with ThreadPoolExecutor(len(clients)) as pool:
-        list(pool.map(warm, clients))
-    assert [arenas(node.process.pid) for node in three if node.process] == [0, 0, 0]
-
-
 def test_each_chunk_leaves_the_store_once_however_many_read(
     dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
 ) -> None:
@@ -135,6 +126,7 @@ def test_each_chunk_leaves_the_store_once_however_many_read(
     by_nodes = sum(node.status.from_store_bytes for node in shown if node.status)
     assert by_nodes >= clients[0].object_bytes
     assert all(node.status and node.status.served_bytes for node in shown)
+    assert [arenas(node.process.pid) for node in three if node.process] == [0, 0, 0]
 
 
 def test_parts_of_files(
