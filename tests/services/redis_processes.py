@@ -14,9 +14,15 @@ from pathlib import Path
 from types import TracebackType
 
 import redis
+from redis.crc import key_slot
 
 from tests.eventually import eventually
 from tests.stopping import stop
+
+BOUNDS = [0, 5461, 10923, 16384]
+"""The masters of a cluster divide the slots at these."""
+FAIL_OVER_S = 6.0
+"""Redis gives up a fail-over by hand after 5 s."""
 
 
 def free_port() -> int:
@@ -160,6 +166,25 @@ class RedisCluster:
         """Of the running nodes, those that are masters now."""
         return [node for node in self.nodes if node._process and self._role(node) == "master"]
 
+    def fail_over(self, key: bytes) -> tuple[RedisProcess, RedisProcess]:
+        """Let the master of a key and its replica change places; return both, the former first.
+
+        One that a busy machine does not end in time is asked for again.
+        """
+        number = next(n for n in range(3) if key_slot(key) < BOUNDS[n + 1])
+        former, present = self.nodes[number], self.nodes[number + 3]
+
+        def is_done() -> bool:
+            return {former, present} & set(self.masters()) == {present} and self.is_whole()
+
+        def ends() -> bool:
+            if self._role(present) != "master":
+                self._ask(present, "CLUSTER", "FAILOVER")
+            return eventually(is_done, timeout_s=FAIL_OVER_S, ignored=redis.RedisError)
+
+        eventually(ends, "a fail-over", ignored=(redis.RedisError, AssertionError))
+        return former, present
+
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
@@ -172,10 +197,9 @@ class RedisCluster:
 
     def _join(self) -> None:
         ids = [self._ask(node, "CLUSTER", "MYID") for node in self.nodes]
-        bounds = [0, 5461, 10923, 16384]
         for number, master in enumerate(self.nodes[:3]):
             self._ask(master, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-            self._ask(*(master, "CLUSTER", "ADDSLOTSRANGE"), bounds[number], bounds[number + 1] - 1)
+            self._ask(*(master, "CLUSTER", "ADDSLOTSRANGE"), BOUNDS[number], BOUNDS[number + 1] - 1)
         for node in self.nodes[1:]:
             self._ask(self.nodes[0], "CLUSTER", "MEET", "127.0.0.1", node.port, node.bus_port)
         eventually(

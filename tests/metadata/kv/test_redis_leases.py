@@ -3,8 +3,6 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from redis import RedisError
-from redis.crc import key_slot
 
 from metadata.errors import IndexUnavailable
 from metadata.kv import redis_leases
@@ -113,19 +111,7 @@ def test_the_set_moves_with_its_slot(own_redis_cluster: RedisCluster, name: str)
     there."""
     leases = RedisLeaseSet(own_redis_cluster.url, name)
     leases.renew("a", b"a", LEASE_S)
-    at = [0, 5461, 10923, 16384]
-    number = next(n for n in range(3) if at[n] <= key_slot(name.encode()) < at[n + 1])
-    master, replica = own_redis_cluster.nodes[number], own_redis_cluster.nodes[number + 3]
-    with replica.client() as client:
-        client.execute_command("CLUSTER", "FAILOVER")
-    eventually(
-        lambda: (
-            {replica, master} & set(own_redis_cluster.masters()) == {replica}
-            and own_redis_cluster.is_whole()
-        ),
-        "a fail-over that every node knows",
-        ignored=RedisError,
-    )
+    master, replica = own_redis_cluster.fail_over(name.encode())
     assert set(leases.renew("b", b"b", LEASE_S)) == {b"a", b"b"}
     master.stop()
     assert set(leases.renew("b", b"b", LEASE_S)) == {b"a", b"b"}

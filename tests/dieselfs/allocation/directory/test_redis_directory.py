@@ -269,22 +269,12 @@ def test_the_directory_moves_with_its_slot(own_redis_cluster: RedisCluster) -> N
     directory = RedisDirectory(own_redis_cluster.url)
     directory.allocate_remote_io("resnet", 2.0, origin="hand")
     life = directory.beat(made_lease(), LEASE_S).life
-    bounds = [0, 5461, 10923, 16384]
-    slot = key_slot(keys.ALLOCATION_STATE)
-    number = next(n for n in range(3) if bounds[n] <= slot < bounds[n + 1])
-    master, replica = own_redis_cluster.nodes[number], own_redis_cluster.nodes[number + 3]
-    with replica.client() as client:
-        client.execute_command("CLUSTER", "FAILOVER")
-    eventually(
-        lambda: {replica, master} & set(own_redis_cluster.masters()) == {replica},
-        "a fail-over",
-        ignored=redis.RedisError,
-    )
+    nodes = own_redis_cluster.fail_over(keys.ALLOCATION_STATE)
     beat = directory.beat(made_lease(OTHER), LEASE_S)
     assert beat.io is not None
     assert beat.life == life
     assert readers_of(list(beat.peers)) == [READER, OTHER]
-    for node in (master, replica):
+    for node in nodes:
         node.stop()
     with pytest.raises(RegistryUnavailable):
         directory.beat(made_lease(), LEASE_S)

@@ -105,10 +105,11 @@ def test_a_supervisor_that_cannot_start_a_server_tries_again(tmp_path: Path) -> 
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervisor:
         try:
             eventually((tmp_path / "first").exists, "the first server")
+            first = int(eventually((tmp_path / "first").read_text, "its number"))
             soft, hard = resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE)
             used = max(map(int, os.listdir(f"/proc/{supervisor.pid}/fd"))) + 1
             resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (used, hard))
-            os.kill(int((tmp_path / "first").read_text()), signal.SIGKILL)
+            os.kill(first, signal.SIGKILL)
             assert supervisor.stderr is not None
             eventually(lambda: "no server can be started" in supervisor.stderr.readline())
             assert supervisor.poll() is None
