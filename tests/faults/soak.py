@@ -39,7 +39,7 @@ FAULTS = ("out", "hung", "slow", "errors", "resetting")
 SAID_OF_AN_OUTAGE = ("connection", "503", "did not answer", "not been answered")
 ENDS_S = PATIENCE_S
 FLAT_FROM_S = 6000
-"""After a third of so long a soak, nothing grows by more than 2 %."""
+"""After a third of so long a soak, memory grows by at most 2 %."""
 SAMPLED_EVERY_S = 1.0
 
 
@@ -167,14 +167,11 @@ def soak(folder: Path, seconds: float, samples: Path | None = None) -> dict[str,
         **{f"reads of {kind}": count for kind, count in after["other_reads"].items()},
     }
     for name, slack in (("descriptors", 4), ("threads", 12), ("anonymous_bytes", 24 << 20)):
-        first, second, last = found[name] = sampled.thirds(getattr(sampled, name))
-        assert last <= 1.1 * first + slack, (
-            f"{name}: {first} in the first third, {last} in the last"
-        )
-        if seconds >= FLAT_FROM_S:
-            assert last <= 1.02 * second, (
-                f"{name}: {second} in the second third, {last} in the last"
-            )
+        first, _, last = found[name] = sampled.thirds(getattr(sampled, name))
+        assert last <= 1.1 * first + slack, (name, found)
+    # The others are counts, which change by one or two with what is under way.
+    _, second, last = found["anonymous_bytes"]
+    assert seconds < FLAT_FROM_S or last <= 1.02 * second, ("anonymous_bytes", found)
     # One READ of a blob may be many ranges of files, so sums of them say nothing: no READ was
     # refused.
     assert found["reads of refused"] == 0, found
