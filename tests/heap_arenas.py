@@ -1,16 +1,26 @@
 """The arenas of a process, as its map shows them."""
 
+from itertools import pairwise
 from pathlib import Path
 
 ARENA = 64 << 20
-"""The address space that glibc reserves for an arena, and its alignment."""
+"""The address space that glibc reserves for an arena of a thread, and its alignment."""
 
 
 def arenas(process: int) -> int:
-    """The arenas of threads: writable maps at multiples of 64 MiB, without a file."""
-    maps = Path(f"/proc/{process}/maps").read_text().splitlines()
-    ranges = [line.split() for line in maps]
+    """The arenas of threads: what is in use of each is writable, and the rest is reserved."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    maps = [(*_bounds(line), line.split()[1]) for line in lines if len(line.split()) == 5]
     return sum(
-        len(fields) == 5 and fields[1] == "rw-p" and int(fields[0].split("-")[0], 16) % ARENA == 0
-        for fields in ranges
+        used == "rw-p"
+        and rest == "---p"
+        and start % ARENA == 0
+        and end == next_
+        and last >= start + ARENA
+        for (start, end, used), (next_, last, rest) in pairwise(maps)
     )
+
+
+def _bounds(line: str) -> tuple[int, int]:
+    start, _, end = line.split()[0].partition("-")
+    return int(start, 16), int(end, 16)
