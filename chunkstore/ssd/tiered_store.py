@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, Literal, TypeAlias
@@ -179,10 +180,12 @@ class TieredStore:
             return "out of service"
         if cached:
             return "cached"
-        name, claim = block.name, segments.claim
-        claimed = self._tier.call(lambda: claim(name), 0)
-        if not claimed:
-            return "out of service" if claimed is None else "elsewhere"
+        # Claims wait for no disk. Within a deadline, one that came late would be nobody's for ever.
+        try:
+            if not segments.claim(block.name):
+                return "elsewhere"
+        except OSError:
+            return "out of service"
         try:
             if self.holds(block):  # another process has just loaded it
                 return "cached"
@@ -198,7 +201,8 @@ class TieredStore:
             )
             kept = self._tier.keep(insert)
         finally:
-            self._tier.call(lambda: segments.disclaim(name), 0)
+            with suppress(OSError):
+                segments.disclaim(block.name)
         if kept is None:
             return "out of service"
         return "loaded" if kept else "no room"

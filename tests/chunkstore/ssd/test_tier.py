@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,7 @@ from chunkstore.ssd.policy_counts import CountedRow, PolicyCounts, total_of
 from chunkstore.ssd.reader_tags import ReaderTags
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
-from chunkstore.ssd.tiered_store import TieredStore
+from chunkstore.ssd.tiered_store import TieredStore, blocks_of
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer
 from chunkstore.stores.read import Read
@@ -118,6 +120,24 @@ def test_a_part_is_read_as_a_part_and_warms_its_chunk_once(
     for start in range(0, len(data) - 110_000, 110_000):
         assert bytes(tiered.get_range(key(2), start, 110_000)) == data[start : start + 110_000]
     assert store.bytes[key(2)] == 110_000 + len(data)
+
+
+@pytest.mark.parametrize("late", range(1, 5))
+def test_an_answer_that_comes_late_leaves_no_claim(
+    late: int, tier: SsdTier, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The access still takes place. A claim that nobody ends would keep a warm-up for ever."""
+    tiered, calls, call = TieredStore(store, DATASET, tier), itertools.count(1), SsdTier.call
+    [block] = blocks_of(ChunkId((3).to_bytes(16, "big")), 3 * MIB)
+
+    def called(*arguments: Any) -> Any:
+        answer = call(*arguments)
+        return None if next(calls) == late else answer
+
+    monkeypatch.setattr(SsdTier, "call", called)
+    tiered.load(block)
+    monkeypatch.undo()
+    assert tiered.load(block) in ("loaded", "cached")
 
 
 def test_a_policy_decides_and_counts_what_a_job_reads(
