@@ -584,7 +584,8 @@ def test_an_interrupt_commits_what_is_stored(place: Place, monkeypatch: pytest.M
     assert progress.stopping
     history = read_history(place.store(), "d")
     assert not history.uncommitted
-    assert 4 * 8 < progress.files_committed < 660
+    # Of the five chunks that it saw, each process may have stored one and not told of it yet.
+    assert 3 * 8 <= progress.files_committed < 660
     place.refuse = lambda key: None
     again = place.pack(open_chunks=2)
     assert again.files_unchanged == progress.files_committed
