@@ -1,4 +1,4 @@
-"""What does a reader's beat cost the Redis?
+"""How much does a reader's beat cost the Redis?
 
 A beat is one script: it writes a lease and reads those of the job, so it grows by a lease of 0.4
 KiB for each reader. Expectation: 50 us and 1 KiB alone, 1 ms and 100 KiB with 256 readers.

@@ -1,4 +1,4 @@
-"""Who depends on the allocator and the Redis?
+"""Do readers depend on the allocator and the Redis?
 
 Three jobs read under an allocator while that is killed, while the Redis is killed and restarted
 with its data, and while both are killed and the Redis has lost all. Expectation: nobody depends on

@@ -24,7 +24,7 @@ def most_in(left: Sequence[tuple[float, int]], window_s: float) -> float:
 def left_of(
     readers: Sequence[ReaderProcess], since: float, until: float
 ) -> list[tuple[float, int]]:
-    """What left the store for all of them between two times, in order."""
+    """The bytes that left the store for all of them between two times, in order."""
     events = itertools.chain.from_iterable(each.noted.left for each in readers)
     return sorted(event for event in events if since <= event[0] < until)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GONE = (errno.EIO, errno.ENOTCONN, errno.ECONNABORTED)
-"""What is said of a mount that nobody serves any more."""
+"""The errors of a mount that nobody serves any more."""
 
 
 def content(path: str, size: int = 8_000) -> bytes:

@@ -5,7 +5,7 @@ had, up to twice the size of a chunk beyond what is in use. So a server with man
 sum of the peaks of all its arenas, and `malloc_trim` does not release the end of any but the main
 one. With one arena a process keeps the peak of their sum, and all of it can be released.
 
-All of it does nothing with another C library.
+With another C library than glibc it changes nothing.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ BLOCKS = tuple(block_of(number) for number in range(20))
 
 
 class Memory:
-    """What filling needs of a `Master` and its blocks."""
+    """The part of a `Master` and its blocks that filling needs."""
 
     def __init__(self, before: Callable[[CacheBlock], None] = lambda block: None) -> None:
         self.before = before
