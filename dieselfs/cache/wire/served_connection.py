@@ -319,11 +319,15 @@ class ServedConnection:
             return self._sending.acquire(blocking=False)
 
     def _put(self, frame: bytes, parts: Sequence[memoryview], bulk_bytes: int) -> None:
-        """Send an answer. The calling thread holds the right to send."""
-        self._stream.send((frame, *parts), TAKE_S + bulk_bytes / BYTES_PER_S)
+        """Send an answer. The calling thread holds the right to send.
+
+        The answer is counted first: a client that has it, and asks for the counts over another
+        connection, finds it counted.
+        """
         if bulk_bytes:
             self.answers += 1
             self.sent_bytes += bulk_bytes
+        self._stream.send((frame, *parts), TAKE_S + bulk_bytes / BYTES_PER_S)
 
 
 def _failed(error: Exception) -> Failed:
