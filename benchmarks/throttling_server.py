@@ -97,7 +97,8 @@ def _serve(rules: Throttling, pipe: Connection) -> None:
         def do_GET(self) -> None:
             query = parse_qs(urlsplit(self.path).query)
             if "list-type" in query:
-                self.reply(200, self.listing(query["prefix"][0] if "prefix" in query else ""))
+                prefix, after = (query.get(name, [""])[0] for name in ("prefix", "start-after"))
+                self.reply(200, self.listing(prefix, after))
                 return
             time.sleep(rules.get_latency_s)
             body = objects.get(others.get(self.key, self.key))
@@ -126,9 +127,9 @@ def _serve(rules: Throttling, pipe: Connection) -> None:
         def key(self) -> str:
             return unquote(urlsplit(self.path).path).partition("/")[2].partition("/")[2]
 
-        def listing(self, prefix: str) -> bytes:
+        def listing(self, prefix: str, after: str) -> bytes:
             with lock:
-                found = sorted(key for key in objects if key.startswith(prefix))
+                found = sorted(key for key in objects if key.startswith(prefix) and key > after)
             entries = "".join(
                 f"<Contents><Key>{escape(key)}</Key><Size>{_size(objects[key])}</Size>"
                 "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>x</ETag></Contents>"

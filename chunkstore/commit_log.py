@@ -24,7 +24,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.object_keys import check_dataset_name, chunk_key, commit_key, commit_prefix
 from chunkstore.sealed_object import sealed, unsealed
-from chunkstore.stores.object_store import Buffer, ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore, check_created
 
 MAGIC: Final = b"DIESELCM"
 FORMAT_VERSION: Final = 1
@@ -142,8 +142,10 @@ class CommitLog:
         holes would stay, and purge takes no file out of a hole.
 
         Cost: one create, and one more (with a get) for each generation that others appended since
-        `after`.
+        `after`. A store that defers checks is asked for the chunks first (`DefersChecks`), and
+        raises `Untrusted` if it has not what it acknowledged.
         """
+        self._check_created(added)
         draft = Commit(
             after + 1, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
         )
@@ -172,8 +174,9 @@ class CommitLog:
         The method is for commits that are valid only if nobody else has committed since. Raises
         `AlreadyExists` if another commit has that generation. The call may be repeated with the
         same arguments after an error: if the earlier try succeeded after all, its commit is
-        returned.
+        returned. Added chunks are checked as by `append`.
         """
+        self._check_created(added)
         draft = Commit(
             generation, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
         )
@@ -194,6 +197,10 @@ class CommitLog:
             found = self.read(draft.generation)
             return found, replace(found, time_ns=draft.time_ns) == draft
         return draft, True
+
+    def _check_created(self, added: Iterable[ChunkRef]) -> None:
+        name = self.dataset.name
+        check_created(self._store, {chunk_key(name, ref.id): ref.object_bytes for ref in added})
 
     def check_late(self, chunks: Iterable[ChunkRef]) -> None:
         """Raise `NotFound` if the store has lost one of `chunks` that is older than `LATE_S`.

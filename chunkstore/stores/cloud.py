@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
@@ -24,6 +24,7 @@ from chunkstore.errors import (
     Unavailable,
     Untrusted,
 )
+from chunkstore.object_keys import dataset_of_chunk
 from chunkstore.stores.cloud_errors import (
     brief,
     ignores_the_range,
@@ -48,6 +49,8 @@ _PART_BYTES: Final = 16 << 20
 _PARTS_AT_ONCE: Final = 4
 _COMPARED_BYTES: Final = 64 << 10
 """The largest object whose content is compared when it is stored: commits, tags and leases."""
+_LISTED_FROM: Final = 4
+"""The number of uploads that are checked by a listing; fewer are by a request each."""
 _ABSENT: Final = ".dieselfs-no-such-object"
 """A key that DieselFS never creates, to see how the store answers for a missing object."""
 
@@ -66,14 +69,17 @@ class CloudStore:
         self._store = self._location.open()
         self._suspect_until: dict[str, float] = {}
         """For each object of which damaged bytes came, the time until which caches are passed."""
+        self._listed_behind: dict[str, int] = {}
+        """The sizes of objects behind those that were checked last, at most one page of them."""
 
     def __reduce__(self) -> tuple[type[CloudStore], tuple[str]]:
         return type(self), (self.url,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        """Create an object, by a multipart upload if it is large, and ask for its size.
+        """Create an object, by a multipart upload if it is large, and ask the store for it.
 
-        Raises `Untrusted` if the store has not what it acknowledged.
+        Raises `Untrusted` if the store has not what it acknowledged. A chunk above 64 KiB that one
+        request puts is not asked for: `check_created` does so before it is committed.
         """
         left = iter(parts)
         first: list[Buffer] = []
@@ -89,7 +95,8 @@ class CloudStore:
         except Exception as error:
             if not lacks_e_tag(error):  # a success of somebody else than the store
                 raise self._not_created(error, key) from error
-        self._check_stored(key, size_bytes, first)
+        if size_bytes <= _COMPARED_BYTES or dataset_of_chunk(key) is None:
+            self._check_stored(key, size_bytes, first)
 
     def get(self, key: str) -> memoryview:
         """Return a whole object."""
@@ -129,21 +136,32 @@ class CloudStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List objects; check an empty listing by a request for a missing object."""
-        what = f"the listing of {prefix!r} by {self._location.shown}"
-        listing = ListingCheck(what, ordered=self._location.is_ordered)
-        stream = obstore.list(
-            self._store, prefix=prefix.rstrip("/") or None, chunk_size=PAGE_ENTRIES
+        listing = ListingCheck(
+            f"the listing of {prefix!r} by {self._location.shown}",
+            ordered=self._location.is_ordered,
         )
+        for page in self._pages(prefix, listing):
+            yield from page
+        if not listing.keys:
+            self._check_that_absence_is_reported()
+
+    def _pages(
+        self, prefix: str, listing: ListingCheck, after: str | None = None
+    ) -> Iterator[Sequence[ObjectInfo]]:
+        """Yield the objects below a prefix, from the first key behind `after` on."""
+        below = prefix.rstrip("/") or None
+        stream = obstore.list(self._store, below, offset=after, chunk_size=PAGE_ENTRIES)
         try:
             while page := next_page(stream):
                 for entry in page:
                     listing.check(entry["path"], entry["size"])
-                    if entry["path"].startswith(prefix) and entry["path"]:
-                        yield ObjectInfo(entry["path"], entry["size"])
+                yield [
+                    ObjectInfo(entry["path"], entry["size"])
+                    for entry in page
+                    if entry["path"].startswith(prefix) and entry["path"]
+                ]
         except Exception as error:
             raise self._translated(error, prefix) from error
-        if not listing.keys:
-            self._check_that_absence_is_reported()
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, by a listing with a delimiter."""
@@ -263,6 +281,39 @@ class CloudStore:
             f"success, but {has}; check the store, and proxies in front of it"
         )
 
+    def check_created(self, sizes: Mapping[str, int]) -> None:
+        """See `DefersChecks`. Costs one request, and one for each object that its answer lacks.
+
+        The request is a listing. It begins at the smallest key, because the keys of one commit lie
+        close together: they begin with the time. What comes behind the greatest key is kept for the
+        next check, which may need no request at all. The store's listings need not know the newest
+        objects: those that are missing, or differ, are asked for.
+        """
+        left = _unlike(self._listed_behind, sizes)
+        if len(left) >= _LISTED_FROM and self._location.lists_from_a_key:
+            left = _unlike(self._listed_from(min(left), max(left), len(left)), left)
+        for key, size_bytes in left.items():
+            self._check_stored(key, size_bytes)
+
+    def _listed_from(self, first: str, last: str, count: int) -> dict[str, int]:
+        """Return the sizes of the objects from one key to another, and of some behind these.
+
+        The listing ends early if it has many more than `count` objects: the server may have begun
+        it somewhere else.
+        """
+        what = f"a listing from {first!r} on by {self._location.shown}"
+        listing = ListingCheck(what, ordered=True)
+        prefix = f"{first.rpartition('/')[0]}/"
+        found: dict[str, int] = {}
+        behind: dict[str, int] = {}
+        for page in self._pages(prefix, listing, after=first[:-1]):
+            for info in page:
+                (behind if info.key > last else found)[info.key] = info.size_bytes
+            if behind or listing.keys > PAGE_ENTRIES + 4 * count:
+                break
+        self._listed_behind = behind
+        return found
+
     def _has(self, key: str, source: _Watched) -> bool:
         """Return whether the upload was completed and only its answer was lost."""
         try:
@@ -293,6 +344,11 @@ class CloudStore:
 
     def _translated(self, error: Exception, key: str) -> Exception:
         return translated(error, key, self._location.scheme)
+
+
+def _unlike(known: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return those of `sizes` that are unknown or known otherwise."""
+    return {key: size for key, size in sizes.items() if known.get(key) != size}
 
 
 class _Watched:

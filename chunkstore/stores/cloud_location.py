@@ -118,6 +118,11 @@ class CloudLocation:
         """False for S3's directory buckets, whose listings have no order."""
         return not (self.scheme == "s3" and self.bucket.endswith("--x-s3"))
 
+    @property
+    def lists_from_a_key(self) -> bool:
+        """True if the store itself begins a listing at a key; from others all keys would come."""
+        return self.scheme in ("s3", "gs") and self.is_ordered
+
     def open(
         self,
         environment: Mapping[str, str] = os.environ,

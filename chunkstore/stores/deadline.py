@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from chunkstore.call_threads import Answer, Answers, CallThreads
 from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import ListsFolders, folders_of
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore, check_created
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_meter import of_thread
 from chunkstore.stores.read_wrapper import StoreWrapper
@@ -103,6 +103,11 @@ class DeadlineStore(StoreWrapper):
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of an object; raise `Unavailable` if the answer is late."""
         return self._bounded(lambda: self._wrapped.stat(key), key)
+
+    def check_created(self, sizes: Mapping[str, int]) -> None:
+        """See `DefersChecks`; raise `Unavailable` if the answer is late."""
+        what = f"the check of {len(sizes):,} uploads"
+        self._bounded(lambda: check_created(self._wrapped, sizes), what)
 
     def begin(
         self, read: Read, answers: Answers[Buffer], call: int, then: Callable[[], None]

@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import send_handle
 from typing import Any, Final
@@ -24,7 +24,13 @@ from typing import Any, Final
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import folder_names, folders_of
-from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import (
+    Buffer,
+    DefersChecks,
+    KeepsCopies,
+    ObjectInfo,
+    ObjectStore,
+)
 
 _START_TIMEOUT_S: Final = 15.0
 _used_in: int | None = None
@@ -107,6 +113,15 @@ class ForkedStore:
         if self._goes_elsewhere():
             return bool(self._call("forget", key))
         return self._store.forget(key)
+
+    def check_created(self, sizes: Mapping[str, int]) -> None:
+        """See `DefersChecks`; a local store has checked them."""
+        if not isinstance(self._store, DefersChecks):
+            return
+        if self._goes_elsewhere():
+            self._call("check_created", sizes)
+        else:
+            self._store.check_created(sizes)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         with self._lock:

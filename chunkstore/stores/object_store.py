@@ -7,7 +7,7 @@ wrappers with this same interface.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -55,6 +55,27 @@ class KeepsCopies(Protocol):
 def forget_copy(store: object, key: str) -> bool:
     """Have a store drop its copy of an object, if it keeps copies; return whether it had one."""
     return isinstance(store, KeepsCopies) and store.forget(key)
+
+
+@runtime_checkable
+class DefersChecks(Protocol):
+    """An `ObjectStore` whose `create` believes the server's answer for a chunk.
+
+    So the size of a chunk is checked before the commit that names it: for many chunks at a time.
+    """
+
+    def check_created(self, sizes: Mapping[str, int]) -> None:
+        """Raise `Untrusted` unless the store has these objects, all of one folder.
+
+        `sizes` are the bytes of each object by its key.
+        """
+        ...
+
+
+def check_created(store: object, sizes: Mapping[str, int]) -> None:
+    """Have a store check objects of one folder, if its `create` has not: see `DefersChecks`."""
+    if sizes and isinstance(store, DefersChecks):
+        store.check_created(sizes)
 
 
 class ObjectStore(Protocol):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chunkstore.stores.folder_names import folder_names
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore, forget_copy
+from chunkstore.stores.object_store import (
+    Buffer,
+    ObjectInfo,
+    ObjectStore,
+    check_created,
+    forget_copy,
+)
 from chunkstore.stores.read import Read
 
 
@@ -46,6 +52,10 @@ class StoreWrapper:
     def forget(self, key: str) -> bool:
         """See `KeepsCopies`; the wrapped store may keep copies."""
         return forget_copy(self._wrapped, key)
+
+    def check_created(self, sizes: Mapping[str, int]) -> None:
+        """See `DefersChecks`; the wrapped store may defer checks."""
+        check_created(self._wrapped, sizes)
 
 
 class ReadWrapper(StoreWrapper):

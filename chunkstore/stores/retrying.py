@@ -14,13 +14,19 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from chunkstore.errors import AlreadyExists, NotFound, Unavailable
 from chunkstore.stores.folder_names import folder_names
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore, forget_copy
+from chunkstore.stores.object_store import (
+    Buffer,
+    ObjectInfo,
+    ObjectStore,
+    check_created,
+    forget_copy,
+)
 from chunkstore.stores.outage import Outage
 from chunkstore.stores.time_left import OperationEnds, time_left_s
 
@@ -165,6 +171,10 @@ class RetryingStore:
     def forget(self, key: str) -> bool:
         """See `KeepsCopies`; the wrapped store may keep copies."""
         return forget_copy(self._store, key)
+
+    def check_created(self, sizes: Mapping[str, int]) -> None:
+        """See `DefersChecks`, with retries."""
+        self._persist(lambda: check_created(self._store, sizes))
 
     def statistics(self) -> RetryStatistics:
         """Return the current counts."""
