@@ -274,7 +274,8 @@ class ChunkWriter:
         The content is read only when the chunk is stored. A file that is moved from another chunk
         carries its `version`.
         """
-        self._place_if_held(path)
+        if self._key_of is not None:
+            self._place_if_held(path)
         if (other := self._where.get(path)) is not None:
             self._seal(other)
         chunk = _OpenChunk(
@@ -369,7 +370,8 @@ class ChunkWriter:
         This is the chunk that holds an earlier put of the path (so that the later position wins),
         or else any chunk.
         """
-        self._place_if_held(path)
+        if self._key_of is not None:
+            self._place_if_held(path)
         chunk = self._where.get(path) or self._any_open()
         return self._seal(chunk) if chunk.exceeds(self.target_bytes, size, path) else chunk
 
@@ -395,7 +397,7 @@ class ChunkWriter:
         return self._held
 
     def _place_if_held(self, path: bytes) -> None:
-        if self._key_of is not None and self._where.get(path) is self._held:
+        if self._where.get(path) is self._held:
             self._place(len(self._held.paths))
 
     def _place(self, count: int) -> None:

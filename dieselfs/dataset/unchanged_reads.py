@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Final
 
 from chunkstore.errors import BadSource
@@ -29,9 +28,6 @@ _COARSE_NS: Final = 2 * _WHOLE_SECOND_NS
 """The tick of file systems that keep whole seconds; FAT keeps every other one."""
 _LONGEST_PAUSE_S: Final = 0.1
 """The time between two questions whether the put has been interrupted."""
-
-_stamp_of: Final = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns")
-"""The attributes that differ after a change."""
 
 
 class SourceChanged(Exception):
@@ -63,7 +59,12 @@ def settle(fd: int, status: os.stat_result, check_stopped: Callable[[], None]) -
 
 def check_unchanged(fd: int, before: os.stat_result) -> None:
     """Raise `SourceChanged` unless the open file is stamped as it was."""
-    if _stamp_of(os.fstat(fd)) != _stamp_of(before):
+    after = os.fstat(fd)
+    if (
+        after.st_ctime_ns != before.st_ctime_ns
+        or after.st_mtime_ns != before.st_mtime_ns
+        or after.st_size != before.st_size
+    ):
         raise SourceChanged
 
 

@@ -236,9 +236,11 @@ class _Worker:
             return FileReport(
                 0, [*failed, f"{os.fsdecode(batch.disk_directory)}: {error.strerror}"]
             )
+        stopped = self._stopped
         try:
             for name in batch.names:
-                self._check_stopped()
+                if stopped():
+                    raise _Stopped
                 try:
                     target = prefix + (batch.renamed or name)
                     if self._parents is not None:
