@@ -138,9 +138,11 @@ class AnnotationWriter:
         self._fault = ""
         self._back_off.succeeded()
         with self._changed:
-            uid = each.pod.uid
-            self._written[uid] = dict(each.pod.annotations), each.given
-            if self._wanted.get(uid) is each:
+            uid, had = each.pod.uid, each.pod.annotations
+            self._written[uid] = dict(had), each.given
+            # It may have been wanted anew during the request, of a watch that did not show it yet.
+            left = self._wanted.get(uid)
+            if left and left.pod.annotations == had and not self._is_due(uid, left):
                 del self._wanted[uid]
 
     def _put_off(self, each: WantedAnnotations, seconds: float) -> None:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from dieselfs.allocation.directory.pod_annotations import Given
+from dieselfs.allocation.kubernetes.annotation_writer import AnnotationWriter, WantedAnnotations
+from dieselfs.allocation.kubernetes.pods import Changed, Listed, Pod
+from tests.eventually import eventually
+
+POD = Pod("a", "uid", {"x": "y"}, phase="Running")
+LESS, MORE = Given(io_bytes_per_s=1e6), Given(io_bytes_per_s=2e6)
+
+
+class Api:
+    """An API server that is asked for the next annotations while it answers."""
+
+    def __init__(self, during: list[WantedAnnotations]) -> None:
+        self.during = during
+        self.written: list[Mapping[str, str | None]] = []
+
+    def annotate(self, pod: Pod, values: Mapping[str, str | None]) -> None:
+        self.written.append(values)
+        if self.during:
+            self.writer.want({pod.uid: self.during.pop(0)})
+
+    def pods(self) -> Listed:
+        raise NotImplementedError
+
+    def watch(self, version: str) -> Iterator[Changed]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+    @contextmanager
+    def run(self) -> Iterator[AnnotationWriter]:
+        self.writer = AnnotationWriter(self, "p/")
+        self.writer.start()
+        try:
+            yield self.writer
+        finally:
+            self.writer.end()
+            self.writer.join()
+
+
+def wanted(given: Given) -> WantedAnnotations:
+    return WantedAnnotations(POD, given, Given())
+
+
+def test_what_is_wanted_again_while_it_is_written_is_written_once() -> None:
+    api = Api([wanted(LESS)])
+    with api.run() as writer:
+        writer.want({POD.uid: wanted(LESS)})
+        eventually(lambda: not api.during and not writer.waiting)
+    assert api.written == [LESS.values("p/")]
+
+
+def test_what_changes_while_it_is_written_is_written_then() -> None:
+    api = Api([wanted(MORE)])
+    with api.run() as writer:
+        writer.want({POD.uid: wanted(LESS)})
+        eventually(lambda: not api.during and not writer.waiting)
+    assert api.written == [LESS.values("p/"), MORE.values("p/")]
