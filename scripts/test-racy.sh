@@ -8,6 +8,7 @@
 # them, and take a fifth of the time for that and for their messages. No run waits for the others to begin its next round.
 # A test that fails here has a race. Mend the cause: an event, a given clock, or `tests/eventually.py`.
 set -euo pipefail
+unset PYTHONDONTWRITEBYTECODE  # each of hundreds of programs would compile every module that it imports
 cd "$(dirname "$0")/.."
 
 parts=8

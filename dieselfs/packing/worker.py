@@ -267,12 +267,13 @@ class _Worker:
 
         A file that changes is read three times before it is left out.
         """
-        fd = os.open(name, _READ_FLAGS, dir_fd=folder)
+        fd, reads_left = os.open(name, _READ_FLAGS, dir_fd=folder), READS
         try:
-            for _ in range(READS):
+            while reads_left:
                 try:
                     return self._pack_open(fd, name, target, present, batch)
                 except SourceChanged:
+                    reads_left -= 1
                     self._check_stopped()
         finally:
             os.close(fd)
