@@ -79,7 +79,7 @@ class CloudStore:
         """Create an object, by a multipart upload if it is large, and ask the store for it.
 
         Raises `Untrusted` if the store has not what it acknowledged. A chunk above 64 KiB that one
-        request puts is not asked for: `check_created` does so before it is committed.
+        request puts is not asked for, if the store lists from a key: see `check_created`.
         """
         left = iter(parts)
         first: list[Buffer] = []
@@ -95,7 +95,8 @@ class CloudStore:
         except Exception as error:
             if not lacks_e_tag(error):  # a success of somebody else than the store
                 raise self._not_created(error, key) from error
-        if size_bytes <= _COMPARED_BYTES or dataset_of_chunk(key) is None:
+        is_deferred = self._location.lists_from_a_key and dataset_of_chunk(key) is not None
+        if size_bytes <= _COMPARED_BYTES or not is_deferred:
             self._check_stored(key, size_bytes, first)
 
     def get(self, key: str) -> memoryview:
@@ -289,8 +290,11 @@ class CloudStore:
         next check, which may need no request at all. The store's listings need not know the newest
         objects: those that are missing, or differ, are asked for.
         """
-        left = _unlike(self._listed_behind, sizes)
-        if len(left) >= _LISTED_FROM and self._location.lists_from_a_key:
+        if not self._location.lists_from_a_key:
+            return  # `create` has checked each of them
+        large = {key: size for key, size in sizes.items() if size > _COMPARED_BYTES}
+        left = _unlike(self._listed_behind, large)
+        if len(left) >= _LISTED_FROM:
             left = _unlike(self._listed_from(min(left), max(left), len(left)), left)
         for key, size_bytes in left.items():
             self._check_stored(key, size_bytes)

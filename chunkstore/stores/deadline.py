@@ -4,8 +4,9 @@ A request runs in a thread of its own (`chunkstore.call_threads`). The caller wa
 request's deadline, or until the operation's if that is sooner (`time_left`). An abandoned request
 continues on its own, and its answer is dropped.
 
-Only `create` runs in its caller's thread, without a bound here: an abandoned `create` would
-continue to read buffers that the caller considers free again. A store bounds its own writes.
+Only `create` and `check_created` run in their caller's thread, without a bound here: an abandoned
+`create` would continue to read buffers that the caller considers free again, and a check may take
+many requests. A store bounds each of them itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -24,7 +25,7 @@ from typing import Final, TypeVar
 from chunkstore.call_threads import Answer, Answers, CallThreads
 from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import ListsFolders, folders_of
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore, check_created
+from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_meter import of_thread
 from chunkstore.stores.read_wrapper import StoreWrapper
@@ -54,7 +55,7 @@ class DeadlineStatistics:
 
 
 class DeadlineStore(StoreWrapper):
-    """A wrapper in which `request_timeout_s` bounds each request to a store but `create`.
+    """A wrapper in which `request_timeout_s` bounds each request to a store but those of puts.
 
     In a listing it bounds each 1,000 entries.
     """
@@ -103,11 +104,6 @@ class DeadlineStore(StoreWrapper):
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of an object; raise `Unavailable` if the answer is late."""
         return self._bounded(lambda: self._wrapped.stat(key), key)
-
-    def check_created(self, sizes: Mapping[str, int]) -> None:
-        """See `DefersChecks`; raise `Unavailable` if the answer is late."""
-        what = f"the check of {len(sizes):,} uploads"
-        self._bounded(lambda: check_created(self._wrapped, sizes), what)
 
     def begin(
         self, read: Read, answers: Answers[Buffer], call: int, then: Callable[[], None]

@@ -63,6 +63,7 @@ def test_small_chunks_and_other_objects_are_checked_at_once(
 ) -> None:
     store.create(KEYS[0], [b"small"])
     store.create("datasets/d/snapshots/s", [bytes(SIZE)])
+    store.check_created({KEYS[0]: 5})
     assert methods(s3_proxy) == ["PUT", "GET", "PUT", "HEAD"]
 
 
@@ -164,10 +165,17 @@ def test_a_server_that_begins_its_listings_elsewhere(
     assert methods(s3_proxy) == ["LIST"] + ["HEAD"] * 4
 
 
-def test_stores_that_cannot_begin_a_listing_at_a_key() -> None:
+def test_stores_that_cannot_begin_a_listing_at_a_key(
+    store: CloudStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     can = {"s3://b", "gs://b"}
     for address in (*can, "s3://b--x-s3", "az://b"):
         assert CloudLocation.parse(address).lists_from_a_key == (address in can)
+    monkeypatch.setattr(CloudLocation, "lists_from_a_key", False)
+    create_all(store, KEYS[:3])
+    assert methods(s3_proxy) == ["PUT", "HEAD"] * 3
+    store.check_created(SIZES)
+    assert methods(s3_proxy) == ["PUT", "HEAD"] * 3
 
 
 def test_the_check_is_repeated_while_the_store_is_out(
