@@ -33,7 +33,7 @@ repeat() {
     for ((round = 1; round <= rounds; round++)); do
         .venv/bin/python -m pytest -q --basetemp "$folder/$part" "$@" "${files[@]}" >"$folder/said.$part" 2>&1 ||
             touch "$folder/failed"
-        echo "round $round of $rounds, part $((part + 1)) of $parts: $(grep ' in [0-9.]*s ' "$folder/said.$part" | tail -n 1)"
+        echo "round $round of $rounds, part $((part + 1)) of $parts: $(grep -E ' in [0-9.]+s' "$folder/said.$part" | tail -n 1)"
         sed -n '/^=* \(FAILURES\|ERRORS\) =*$/,$p' "$folder/said.$part"
     done
 }
