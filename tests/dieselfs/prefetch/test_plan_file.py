@@ -9,6 +9,7 @@ import pytest
 
 from dieselfs.errors import UsageError
 from dieselfs.prefetch.plan_file import FOLDER, ReadingPlan, open_plan, write_plan
+from tests.open_descriptors import open_descriptors
 
 HEADER_BYTES = 136
 
@@ -192,11 +193,11 @@ def test_short_and_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_no_descriptor_is_left_of_files_that_are_refused(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.write_bytes(os.urandom(4096))
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     for _ in range(20):
         with pytest.raises(UsageError):
             open_plan(foreign)
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    assert open_descriptors() <= before
 
 
 def test_an_id_that_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -2,22 +2,18 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 
 import pytest
 
 from dieselfs.cache.ports.runtime import PeerAddress, Runtime
 from dieselfs.cache.wire.os_runtime import OperatingSystem
 from tests.contracts.runtime_contract import ANYWHERE, SOON_S, RuntimeContract, pair, receive
+from tests.open_descriptors import open_descriptors
 
 
 def sockets() -> set[str]:
     """Of this process; a socket has the same name in a forked child."""
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # of the list itself, or closed meanwhile
-            found.add(os.readlink(f"/proc/self/fd/{fd}"))
-    return {name for name in found if name.startswith("socket:")}
+    return {name for _, name in open_descriptors() if name.startswith("socket:")}
 
 
 class TestOperatingSystem(RuntimeContract):

@@ -27,6 +27,7 @@ from dieselfs.fuse.pages.store_filler import StoreFiller
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
 from tests.eventually import PATIENCE_S, eventually
+from tests.open_descriptors import open_descriptors
 from tests.stopping import stop
 
 PAGE = 4096
@@ -141,19 +142,8 @@ class Blobs:
         return int(found.a)
 
     def is_open_here(self) -> bool:
-        targets = [target for _, target in descriptors_here()]
+        targets = [target for _, target in open_descriptors()]
         return any(str(path) in targets for path in self.paths)
-
-
-def descriptors_here() -> set[tuple[str, str]]:
-    """The descriptors of this process with what they are of, without that of the listing itself."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
-        except FileNotFoundError:
-            continue
-    return found
 
 
 @pytest.fixture
@@ -290,7 +280,7 @@ def test_its_threads_are_known_while_they_live(ranges: RangeFiller, own_pids: se
 def test_closing_leaves_out_fills_and_not_drops(
     blobs: Blobs, helper: Helper, own_pids: set[int]
 ) -> None:
-    before = descriptors_here()
+    before = open_descriptors()
     entered, go_on = threading.Event(), threading.Event()
 
     def slow(device: int) -> int:
@@ -312,7 +302,7 @@ def test_closing_leaves_out_fills_and_not_drops(
     assert blobs.opened == 2, "of two devices"
     assert not blobs.is_open_here()
     # Not their number: the garbage of former tests may be collected meanwhile.
-    assert descriptors_here() <= before
+    assert open_descriptors() <= before
 
 
 # Stores
