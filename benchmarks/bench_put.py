@@ -12,8 +12,8 @@ it: `bench_publish` says what that costs.
 With `--before CHECKOUT` it answers another question: is `dlcmd put` as fast as in an older version?
 Both put the same source in turn, with `--s3` into an S3 server on loopback that answers after 20
 ms; the ratio is the older version's seconds over this one's, of the clock and of the processors.
-Expectation: 1 within the machine's noise. With `--s3` a put takes 0.05 s more for its listings and
-for asking after each object, whatever its size.
+Expectation: 1 within the machine's noise. With `--s3` a put takes 0.05 s more for its listings,
+whatever its size. Compile the modules of both first (`python -m compileall`).
 
     python -m benchmarks.bench_put --before ../older --files 50000 [--s3]
 """
