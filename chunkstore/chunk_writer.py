@@ -274,8 +274,7 @@ class ChunkWriter:
         The content is read only when the chunk is stored. A file that is moved from another chunk
         carries its `version`.
         """
-        if self._key_of is not None:
-            self._place_if_held(path)
+        self._place_if_held(path)
         if (other := self._where.get(path)) is not None:
             self._seal(other)
         chunk = _OpenChunk(
@@ -370,7 +369,7 @@ class ChunkWriter:
         This is the chunk that holds an earlier put of the path (so that the later position wins),
         or else any chunk.
         """
-        if self._key_of is not None:
+        if self._key_of is not None:  # else nothing is held back: a call less for each file
             self._place_if_held(path)
         chunk = self._where.get(path) or self._any_open()
         return self._seal(chunk) if chunk.exceeds(self.target_bytes, size, path) else chunk

@@ -50,7 +50,7 @@ _PARTS_AT_ONCE: Final = 4
 _COMPARED_BYTES: Final = 64 << 10
 """The largest object whose content is compared when it is stored: commits, tags and leases."""
 _LISTED_FROM: Final = 4
-"""The number of uploads that are checked by a listing; fewer are by a request each."""
+"""From that many uploads on a listing checks them; fewer are asked for one by one."""
 _ABSENT: Final = ".dieselfs-no-such-object"
 """A key that DieselFS never creates, to see how the store answers for a missing object."""
 
@@ -195,6 +195,23 @@ class CloudStore:
                 self._read(key, (0, 1))
             raise self._translated(error, key) from error
 
+    def check_created(self, sizes: Mapping[str, int]) -> None:
+        """See `DefersChecks`. Costs one request, and one for each object that its answer lacks.
+
+        The request is a listing. It begins at the smallest key, because the keys of one commit lie
+        close together: they begin with the time. What comes behind the greatest key is kept for the
+        next check, which may need no request at all. The store's listings need not know the newest
+        objects: those that are missing, or differ, are asked for.
+        """
+        if not self._location.lists_from_a_key:
+            return  # `create` has checked each of them
+        large = {key: size for key, size in sizes.items() if size > _COMPARED_BYTES}
+        left = _unlike(self._listed_behind, large)
+        if len(left) >= _LISTED_FROM:
+            left = _unlike(self._listed_from(min(left), max(left), len(left)), left)
+        for key, size_bytes in left.items():
+            self._check_stored(key, size_bytes)
+
     def _read(self, key: str, wanted: tuple[int, int] | None) -> memoryview:
         options: Any = None if wanted is None else {"range": wanted}
         try:
@@ -281,23 +298,6 @@ class CloudStore:
             f"{self._location.shown} answered the upload of {key} ({size_bytes:,} bytes) with "
             f"success, but {has}; check the store, and proxies in front of it"
         )
-
-    def check_created(self, sizes: Mapping[str, int]) -> None:
-        """See `DefersChecks`. Costs one request, and one for each object that its answer lacks.
-
-        The request is a listing. It begins at the smallest key, because the keys of one commit lie
-        close together: they begin with the time. What comes behind the greatest key is kept for the
-        next check, which may need no request at all. The store's listings need not know the newest
-        objects: those that are missing, or differ, are asked for.
-        """
-        if not self._location.lists_from_a_key:
-            return  # `create` has checked each of them
-        large = {key: size for key, size in sizes.items() if size > _COMPARED_BYTES}
-        left = _unlike(self._listed_behind, large)
-        if len(left) >= _LISTED_FROM:
-            left = _unlike(self._listed_from(min(left), max(left), len(left)), left)
-        for key, size_bytes in left.items():
-            self._check_stored(key, size_bytes)
 
     def _listed_from(self, first: str, last: str, count: int) -> dict[str, int]:
         """Return the sizes of the objects from one key to another, and of some behind these.

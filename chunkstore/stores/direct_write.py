@@ -25,8 +25,8 @@ _GATHER_LIMIT = 1024  # IOV_MAX of Linux
 _ALIGNMENT = 4096
 """The alignment of memory, offset and length: the largest block size of ordinary devices."""
 _DIRECT_FROM_BYTES = 256 << 10
-_TAKEN = 4
-"""The parts that are taken at a time."""
+_PARTS_TAKEN = 4
+"""The parts that are taken from a source at a time."""
 
 
 class _GatherBuffer:
@@ -100,9 +100,9 @@ def _batches(parts: Iterable[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
     source = iter(parts)
     batch: list[Buffer] = []
     size = 0
-    while few := list(itertools.islice(source, _TAKEN)):
+    while few := list(itertools.islice(source, _PARTS_TAKEN)):
         length = sum(map(len, few))
-        if batch and (size + length > _BUFFER_BYTES or len(batch) + _TAKEN > _GATHER_LIMIT):
+        if batch and (size + length > _BUFFER_BYTES or len(batch) + _PARTS_TAKEN > _GATHER_LIMIT):
             yield batch, size
             batch, size = [], 0
         batch += few

@@ -89,11 +89,12 @@ class ObjectStore(Protocol):
         """Create the object `key` from the concatenation of `parts`, atomically and durably.
 
         A retry may iterate `parts` again. When the call returns, the object survives a crash of
-        machine or store. Other processes see all of it or none of it. Raises `AlreadyExists` and
-        changes nothing if the key is taken (of N concurrent creators exactly one wins), and
-        `StoreFull` if there is no room. An exception raised by `parts` passes through and nothing
-        is created. After `Unavailable` the object may or may not exist: callers that retry compare
-        the content on `AlreadyExists`.
+        machine or store; of a chunk, a store that `DefersChecks` says so only by `check_created`.
+        Other processes see all of it or none of it. Raises `AlreadyExists` and changes nothing if
+        the key is taken (of N concurrent creators exactly one wins), and `StoreFull` if there is no
+        room. An exception raised by `parts` passes through and nothing is created. After
+        `Unavailable` the object may or may not exist: callers that retry compare the content on
+        `AlreadyExists`.
         """
         ...
 

@@ -236,7 +236,7 @@ class _Worker:
             return FileReport(
                 0, [*failed, f"{os.fsdecode(batch.disk_directory)}: {error.strerror}"]
             )
-        stopped = self._stopped
+        stopped = self._stopped  # asked for each file
         try:
             for name in batch.names:
                 if stopped():

@@ -65,8 +65,10 @@ def test_lying_puts(lie: str, files: Files, measured: Measured, place: S3Place) 
 
 
 @fault_case(
-    "a server that acknowledges the chunks into which `dlcmd purge` moves files, and stores half of each",
-    promise="the purge ends with the exit code 7; no chunk is retired, so all files are there; a later purge does its work",
+    "a server that acknowledges the chunks into which `dlcmd purge` moves files, and stores half "
+    "of each",
+    promise="the purge ends with the exit code 7; no chunk is retired, so all files are there; a "
+    "later purge does its work",
     bound_s=60,
     check="chunkstore.commit_log:CommitLog._check_created=none",
 )

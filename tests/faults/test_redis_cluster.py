@@ -95,7 +95,7 @@ def test_a_fail_over_that_forgets(
 
 
 def fill_the_pipe(master: RedisProcess, key: bytes) -> None:
-    """So much that what follows does not even reach the buffers of the replica's socket.
+    """Write so much that what follows does not reach the buffers of the replica's socket.
 
     A master of a busy machine may take the other ones for dead for a moment, and refuse.
     """

@@ -140,7 +140,7 @@ class AnnotationWriter:
         with self._changed:
             uid, had = each.pod.uid, each.pod.annotations
             self._written[uid] = dict(had), each.given
-            # It may have been wanted anew during the request, of a watch that did not show it yet.
+            # A beat during the request, which could not see its effect yet, wanted the same again.
             left = self._wanted.get(uid)
             if left and left.pod.annotations == had and not self._is_due(uid, left):
                 del self._wanted[uid]

@@ -37,7 +37,7 @@ def store(proxied_s3_url: str) -> CloudStore:
 
 
 def methods(proxy: FaultyProxy) -> list[str]:
-    """What was asked since the fault was set."""
+    """Return the requests since the fault was set, in order."""
     return ["LIST" if is_listing(asked) else asked.method for asked in proxy.asked]
 
 
