@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from chunkstore.stores.retrying import PATIENCE_S
-from dieselfs.config import Config, Setting, redacted
+from dieselfs.config import Config, Setting
 from dieselfs.errors import ConfigError, LocalFileError
+from metadata.url_secrets import redacted
 
 if TYPE_CHECKING:
     from chunkstore.stores.memory import MemoryObjectStore

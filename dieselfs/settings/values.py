@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dieselfs.config import SHARED_KEYS, redacted
+from dieselfs.config import SHARED_KEYS
+from dieselfs.config.former_names import present_key
 from dieselfs.errors import ConfigError, UsageError
-from dieselfs.former_names import present_key
+from metadata.url_secrets import redacted
 
 Check = Callable[[str], str | None]
 """A function that returns what a value should be; None for a good one."""

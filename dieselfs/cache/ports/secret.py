@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dieselfs import former_names
+from dieselfs.config import former_names
 from dieselfs.errors import Conflict, LocalFileError, UsageError
 
 VARIABLE: Final = "DIESELFS_TASK_SECRET"

@@ -137,7 +137,7 @@ def unset(
     """Remove a setting from the store."""
     from chunkstore.store_settings import clear
     from dieselfs.cli.rendering.confirmation import confirm
-    from dieselfs.former_names import present_key
+    from dieselfs.config.former_names import present_key
     from dieselfs.settings.changes import unset_shared
 
     if (key is None) != everything:
@@ -189,7 +189,8 @@ def explain(context: CommandContext, key: str | None, dataset: str | None) -> No
 
 def _shown(found: Config, key: str) -> tuple[str | None, str]:
     """Return the value and the origin of a key, without a password."""
-    from dieselfs.config import DEFAULT_ORIGIN, redacted
+    from dieselfs.config import DEFAULT_ORIGIN
+    from metadata.url_secrets import redacted
 
     setting: Setting | None = getattr(found, key)
     if setting is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from dieselfs.config.former_names import present_key
 from dieselfs.errors import UsageError
-from dieselfs.former_names import present_key
 
 FLAGS: Final = (
     "allow_other",

@@ -15,7 +15,7 @@ from typing import Any, Final
 from chunkstore.counted import counted as counted
 from dieselfs.cli.values.short_ids import short_id
 from dieselfs.cli.values.sizes import human_size
-from dieselfs.former_names import with_former_keys
+from dieselfs.config.former_names import with_former_keys
 
 _LEAST_CELL: Final = 12
 """Characters to which a column is shortened at most."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chunkstore.chunk_id import print_id
-from dieselfs.former_names import with_former_keys
+from dieselfs.config.former_names import with_former_keys
 from dieselfs.fuse.mounts.front_choice import FrontChoice
 from dieselfs.fuse.requests.file_reader import ReaderStatistics
 from metadata.snapshot import Snapshot

@@ -10,11 +10,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dieselfs import former_names
 from dieselfs.assembly import configured_patience_s
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.ports.secret import CLUSTER_SECRET_VARIABLE
-from dieselfs.config import Config, Setting
+from dieselfs.config import Config, Setting, former_names
 from dieselfs.errors import ConfigError
 from dieselfs.fuse.starting.mount_request import MountRequest
 from dieselfs.fuse.starting.mount_settings import requested_job

@@ -137,8 +137,8 @@ def told_job(config: Config, request: MountRequest, settings: ReadSettings) -> s
 
 def mount_options(config: Config, request: MountRequest) -> MountOptions:
     """Return the options of the mount itself. The store's URL has no password."""
-    from dieselfs.config import redacted
     from dieselfs.fuse.fronts.front_parts import MountOptions
+    from metadata.url_secrets import redacted
 
     return MountOptions(
         request.mountpoint,

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.config import Config, config_file, load_config, redacted
+from dieselfs.config import Config, config_file, load_config
 from dieselfs.errors import ConfigError
+from metadata.url_secrets import redacted
 
 PROFILES = """
 profile = "cluster"

@@ -4,7 +4,7 @@ import pytest
 
 from dieselfs.cli.commands.mount import mount
 from dieselfs.cli.commands.serve import serve
-from dieselfs.former_names import present_key, variable, with_former_keys
+from dieselfs.config.former_names import present_key, variable, with_former_keys
 
 
 def test_a_variable_has_its_former_name_too() -> None:
