@@ -26,10 +26,10 @@ from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_runner import PolicyRunner
 from chunkstore.ssd.reader_tags import ChunkRead, OneBucket, ReaderTags
-from dieselfs.advice.optimum import optimum
-from dieselfs.advice.recorder import Recorder, TraceSettings
-from dieselfs.advice.request_trace import RequestTrace
-from dieselfs.advice.tier_comparison import POLICIES, Question, compare
+from dieselfs.cache.advice.optimum import optimum
+from dieselfs.cache.advice.recorder import Recorder, TraceSettings
+from dieselfs.cache.advice.request_trace import RequestTrace
+from dieselfs.cache.advice.tier_comparison import POLICIES, Question, compare
 
 EPOCHS = 4
 CHUNK_BYTES = 4 << 20

@@ -40,9 +40,9 @@ from benchmarks.policy_runner_costs import runner_costs
 from benchmarks.policy_workloads import ORDERS, SPLITS, WORKLOADS, Order, Trace, trace_of
 from chunkstore.ssd.policies.naming import PolicySettings, policy_of
 from chunkstore.ssd.policies.request_history import RequestHistory
-from dieselfs.advice.cache_model import EvictionOrder
-from dieselfs.advice.optimum import optimum
-from dieselfs.advice.replay import Replayed, replay
+from dieselfs.cache.advice.cache_model import EvictionOrder
+from dieselfs.cache.advice.optimum import optimum
+from dieselfs.cache.advice.replay import Replayed, replay
 
 NODES = 6
 POLICIES = ("lru", "fifo", "historic", "future", "hybrid", "next-use")

@@ -1,4 +1,4 @@
-"""The workloads of Table 3 as traces of `dieselfs.advice`, with what their jobs publish.
+"""The workloads of Table 3 as traces of `dieselfs.cache.advice`, with what their jobs publish.
 
 Six nodes by hash, each with a sixth of the cache and of the requests, decide as one node with all
 of both: requests are spread evenly, and policies see rates and ratios. So one node is replayed.
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from benchmarks.policy_workloads import Trace, bucket_of
 from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.policy import REFRESH_S
-from dieselfs.advice.replay import CacheSize
-from dieselfs.advice.request_trace import Publication, RequestTrace
+from dieselfs.cache.advice.replay import CacheSize
+from dieselfs.cache.advice.request_trace import Publication, RequestTrace
 
 _KEYS_SEED = 18
 Keys: TypeAlias = npt.NDArray[np.uint64]

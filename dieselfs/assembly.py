@@ -120,9 +120,10 @@ def shared_config(
 ) -> Config:
     """Return the configuration, completed from the settings in the store.
 
-    See `dieselfs.settings.stored.completed_config`. A folder that does not exist has no settings.
+    See `dieselfs.config.shared.stored.completed_config`. A folder that does not exist has no
+    settings.
     """
-    from dieselfs.settings.stored import completed_config
+    from dieselfs.config.shared.stored import completed_config
 
     url = config.store.value
     if url.startswith("file://") and not _folder_of(url).is_dir():

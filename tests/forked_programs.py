@@ -106,7 +106,7 @@ _IMPORTED_FIRST = (
     "dieselfs.housekeeping.purge.purge",
     "dieselfs.packing.pack",
     "dieselfs.recovery",
-    "dieselfs.settings.stored",
+    "dieselfs.config.shared.stored",
     "dieselfs.snapshots.freshness",
     "dieselfs.snapshots.put_snapshots",
     "dieselfs.snapshots.snapshot_pruning",

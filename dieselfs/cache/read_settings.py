@@ -11,8 +11,8 @@ from dieselfs.cache.node.task_folder import TaskFolder, default_task
 
 if TYPE_CHECKING:
     from chunkstore.chunk_format import DatasetRef
-    from dieselfs.advice.recorder import TraceSettings
     from dieselfs.allocation.readers.allocation_settings import AllocationSettings
+    from dieselfs.cache.advice.recorder import TraceSettings
     from dieselfs.cache.cluster.settings import CacheClusterSettings
     from dieselfs.cache.node.block_eviction import PolicyName
     from dieselfs.cache.ports.peer_settings import PeerSettings

@@ -46,10 +46,10 @@ from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from chunkstore.stores.read_turn import Payer
-    from dieselfs.advice.recorder import Recorder, TraceSettings
-    from dieselfs.advice.recording_store import RecordingStore
     from dieselfs.allocation.readers.allocation_settings import AllocationSettings
     from dieselfs.allocation.readers.job_allocations import JobAllocations
+    from dieselfs.cache.advice.recorder import Recorder, TraceSettings
+    from dieselfs.cache.advice.recording_store import RecordingStore
     from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, SsdTierStatistics
     from dieselfs.cache.whereabouts import SsdPlace, Whereabouts
 
@@ -182,7 +182,7 @@ class ReadStack:
         """Return the store, with a recorder in front of it if requests are recorded."""
         if self._recorder is None:
             return store
-        from dieselfs.advice.recording_store import RecordingStore
+        from dieselfs.cache.advice.recording_store import RecordingStore
 
         self.recording = RecordingStore(
             store, self._dataset, self._recorder, expected.object_bytes, self._tags
@@ -297,7 +297,7 @@ def _allocations(dataset: DatasetRef, settings: ReadSettings) -> JobAllocations 
 
 
 def _recorder(settings: TraceSettings) -> Recorder:
-    from dieselfs.advice.recorder import Recorder
+    from dieselfs.cache.advice.recorder import Recorder
 
     return Recorder(settings)
 

@@ -11,7 +11,7 @@ from dieselfs.config import Config
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
-    from dieselfs.advice.recorder import TraceSettings
+    from dieselfs.cache.advice.recorder import TraceSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def trace_settings(given: TraceOptions, config: Config) -> TraceSettings | None:
         if given.size_bytes is not None:
             raise UsageError("--record-trace-size without a file", "add --record-trace FILE")
         return None
-    from dieselfs.advice.recorder import DEFAULT_TRACE_BYTES, TraceSettings
+    from dieselfs.cache.advice.recorder import DEFAULT_TRACE_BYTES, TraceSettings
 
     path = Path(os.path.expanduser(options.file))
     if not path.is_absolute():

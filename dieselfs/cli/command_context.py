@@ -75,7 +75,7 @@ class CommandContext:
     def shared(self, dataset: str | None = None) -> CommandContext:
         """Return the same context with the settings in the store, for the dataset if one is given.
 
-        A store that does not answer is no error here: `dieselfs.settings.stored`.
+        A store that does not answer is no error here: `dieselfs.config.shared.stored`.
         """
         from dieselfs.assembly import config_of_store
 

@@ -1,9 +1,9 @@
 """The configuration: the object store, the index, the snapshot folder, and the SSD tier.
 
 Each value is looked for in this order: a flag, a `DIESELFS_…` variable, the chosen profile of
-`dieselfs/config.toml`, the settings in the store (`dieselfs.settings` adds them where a store is
-opened) and the embedded default under the user's data folder. Every value remembers its origin, so
-that an error can say which one to correct.
+`dieselfs/config.toml`, the settings in the store and the embedded default under the user's data
+folder. `dieselfs.config.shared` adds those in the store where a store is opened. Every value
+remembers its origin, so that an error can say which one to correct.
 
     # ~/.config/dieselfs/config.toml
     profile = "cluster"                 # used when neither --profile nor DIESELFS_PROFILE names one

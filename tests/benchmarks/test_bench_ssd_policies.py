@@ -15,7 +15,7 @@ from benchmarks.policy_costs import PLANS, costs
 from benchmarks.policy_replay import requests_of, size_of
 from benchmarks.policy_workloads import ORDERS, WORKLOADS, Order, Workload, trace_of
 from chunkstore.ssd.policies.baselines import AdmitEverything
-from dieselfs.advice.replay import replay
+from dieselfs.cache.advice.replay import replay
 
 SEGMENTS = 256
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from dieselfs.advice.optimum import belady_hits
+from dieselfs.cache.advice.optimum import belady_hits
 from dieselfs.cache.node.block_eviction import EvictionPolicy, policy_of
 from dieselfs.cache.node.planned_eviction import FarthestNextUse, KnownOrder, MergedOrders
 

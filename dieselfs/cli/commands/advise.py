@@ -14,7 +14,7 @@ from dieselfs.cli.values.percentages import ShareOrNone
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
-    from dieselfs.advice.tier_comparison import Question
+    from dieselfs.cache.advice.tier_comparison import Question
 
 
 @command(
@@ -108,7 +108,7 @@ def advise(
 def _question(
     sizes: str | None, policies: str | None, regions: str | None, write_budget: str | None
 ) -> Question:
-    from dieselfs.advice.tier_comparison import Question
+    from dieselfs.cache.advice.tier_comparison import Question
     from dieselfs.cli.values.sizes import parse_rate, parse_size
 
     budget = None if write_budget is None else parse_rate(write_budget)
@@ -142,9 +142,9 @@ def _parts(option: str, text: str | None) -> list[str]:
 def _advise_by_traces(
     context: CommandContext, names: Sequence[str], question: Question, plot: str | None
 ) -> None:
-    from dieselfs.advice.merged_traces import merged
-    from dieselfs.advice.tier_comparison import compare, requests_of
-    from dieselfs.advice.trace_file import read_trace
+    from dieselfs.cache.advice.merged_traces import merged
+    from dieselfs.cache.advice.tier_comparison import compare, requests_of
+    from dieselfs.cache.advice.trace_file import read_trace
     from dieselfs.cli.rendering.advice_table import print_advice, write_plot
 
     files = [read_trace(Path(name)) for name in names]

@@ -57,8 +57,8 @@ def set_(context: CommandContext, key: str, value: str, dataset: str | None) -> 
     reader of the store could read it.
     """
     from dieselfs.assembly import open_configured_store
-    from dieselfs.settings.changes import set_shared
-    from dieselfs.settings.values import known_key
+    from dieselfs.config.shared.changes import set_shared
+    from dieselfs.config.shared.values import known_key
 
     name = None if dataset is None else parse_dataset(dataset)
     store = open_configured_store(context.config, None, create=True)
@@ -94,7 +94,7 @@ def get(context: CommandContext, key: str, dataset: str | None) -> None:
     """
     from chunkstore.errors import NotFound
     from chunkstore.store_settings import newest_version
-    from dieselfs.settings.values import known_key
+    from dieselfs.config.shared.values import known_key
 
     name = None if dataset is None else parse_dataset(dataset)
     key = known_key(key, name)
@@ -138,7 +138,7 @@ def unset(
     from chunkstore.store_settings import clear
     from dieselfs.cli.rendering.confirmation import confirm
     from dieselfs.config.former_names import present_key
-    from dieselfs.settings.changes import unset_shared
+    from dieselfs.config.shared.changes import unset_shared
 
     if (key is None) != everything:
         raise UsageError("name one key, or give --all", "see `dlcmd config unset --help`")
@@ -172,7 +172,7 @@ def explain(context: CommandContext, key: str | None, dataset: str | None) -> No
     settings, default.
     """
     from dieselfs.config import SHARED_KEYS
-    from dieselfs.settings.values import known_key
+    from dieselfs.config.shared.values import known_key
 
     name = None if dataset is None else parse_dataset(dataset)
     keys: tuple[str, ...] = (*_LOCAL_KEYS, *SHARED_KEYS)

@@ -121,7 +121,7 @@ def serve(context: CommandContext, **options: Any) -> None:
         ) from error
     recorder = None
     if recorded is not None:
-        from dieselfs.advice.recorder import Recorder
+        from dieselfs.cache.advice.recorder import Recorder
 
         recorder = Recorder(recorded)
         node.tier.policies.observe(recorder)

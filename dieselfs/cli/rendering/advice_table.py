@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dieselfs.advice.request_trace import RequestTrace
-from dieselfs.advice.tier_comparison import Comparison, TierOutcome
+from dieselfs.cache.advice.request_trace import RequestTrace
+from dieselfs.cache.advice.tier_comparison import Comparison, TierOutcome
 from dieselfs.cli.rendering.line_chart import Line, Panel, draw
 from dieselfs.cli.rendering.output import Output
 from dieselfs.cli.values.durations import human_duration

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from dieselfs.advice.power import (
+from dieselfs.cache.advice.power import (
     TABLE_1_DEMAND,
     TABLE_1_HDD,
     TABLE_1_SSD,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from dieselfs.advice.trace_file import read_trace
+from dieselfs.cache.advice.trace_file import read_trace
 from dieselfs.cache.node.task_folder import VARIABLE
 from dieselfs.errors import MountpointBusy
 from dieselfs.fuse.mounts.mountpoint import unmount

@@ -14,7 +14,7 @@ from chunkstore.ssd.policy_events import Observed
 from chunkstore.ssd.reader_tags import dataset_tags
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.advice.recording_store import RecordingStore
+from dieselfs.cache.advice.recording_store import RecordingStore
 from dieselfs.cache.jobs import job_beats, reader_jobs
 from dieselfs.cache.jobs.job_beats import watch_jobs
 from dieselfs.cache.jobs.reader_jobs import ReaderJobs

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.advice.trace_file import TraceEncoder, head, read_trace
+from dieselfs.cache.advice.trace_file import TraceEncoder, head, read_trace
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from tests.dieselfs.advice.made_events import request
+from tests.dieselfs.cache.advice.made_events import request
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.eventually import eventually
 

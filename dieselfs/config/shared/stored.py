@@ -63,7 +63,7 @@ def completed_config(
 def _completed(config: Config, found: StoreSettings, dataset: str | None) -> Config:
     if not found.number:
         return with_stored(config, [])
-    from dieselfs.settings.values import usable
+    from dieselfs.config.shared.values import usable
 
     layers: list[tuple[dict[str, str], str | None]] = []
     for name in (None,) if dataset is None else (dataset, None):

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import pytest
 
-from dieselfs.advice.optimum import optimum
-from tests.dieselfs.advice.made_traces import made
+from dieselfs.cache.advice.optimum import optimum
+from tests.dieselfs.cache.advice.made_traces import made
 
 
 def most_hits(keys: tuple[int, ...], room: int) -> int:

@@ -11,9 +11,9 @@ import pytest
 from chunkstore.ssd.policies.baselines import AdmitEverything, RejectFirstMiss
 from chunkstore.ssd.policies.job_specifications import JobSpecification
 from chunkstore.ssd.policies.segment_buckets import Bucket
-from dieselfs.advice.replay import CacheSize, replay
-from dieselfs.advice.request_trace import Publication
-from tests.dieselfs.advice.made_traces import made
+from dieselfs.cache.advice.replay import CacheSize, replay
+from dieselfs.cache.advice.request_trace import Publication
+from tests.dieselfs.cache.advice.made_traces import made
 
 
 class KeepsSome(AdmitEverything):

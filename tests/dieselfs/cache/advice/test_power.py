@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dieselfs.advice.power import (
+from dieselfs.cache.advice.power import (
     TABLE_1_DEMAND,
     TABLE_1_HDD,
     TABLE_1_SSD,

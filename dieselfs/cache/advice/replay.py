@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from chunkstore.ssd.policies.policy import REFRESH_S, CachePolicy
-from dieselfs.advice.cache_model import EvictionOrder, RegionCache
-from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.cache.advice.cache_model import EvictionOrder, RegionCache
+from dieselfs.cache.advice.request_trace import RequestTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_events import Observed, PolicyDecision
-from dieselfs.advice.merged_traces import merged
-from dieselfs.advice.trace_file import TraceEncoder, TraceFile, head, read_trace
-from tests.dieselfs.advice.made_events import request, specification
+from dieselfs.cache.advice.merged_traces import merged
+from dieselfs.cache.advice.trace_file import TraceEncoder, TraceFile, head, read_trace
+from tests.dieselfs.cache.advice.made_events import request, specification
 
 
 def recorded(path: Path, started_s: int, events: Sequence[tuple[float, Observed]]) -> TraceFile:

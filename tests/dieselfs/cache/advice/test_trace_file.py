@@ -11,9 +11,9 @@ import pytest
 
 from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_events import Observed, PolicyDecision
-from dieselfs.advice.trace_file import TraceEncoder, head, read_trace
+from dieselfs.cache.advice.trace_file import TraceEncoder, head, read_trace
 from dieselfs.errors import LocalFileError
-from tests.dieselfs.advice.made_events import request, specification
+from tests.dieselfs.cache.advice.made_events import request, specification
 
 STARTED_NS = 1_700_000_000_000_000_000
 GOLDEN = (

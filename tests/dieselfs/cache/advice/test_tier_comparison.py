@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 
 from chunkstore.ssd.policy_events import Observed
-from dieselfs.advice.merged_traces import merged
-from dieselfs.advice.replay import Replayed
-from dieselfs.advice.request_trace import RequestTrace
-from dieselfs.advice.tier_comparison import Comparison, Question, TierOutcome, compare, requests_of
-from dieselfs.advice.trace_file import TraceEncoder, head, read_trace
+from dieselfs.cache.advice.merged_traces import merged
+from dieselfs.cache.advice.replay import Replayed
+from dieselfs.cache.advice.request_trace import RequestTrace
+from dieselfs.cache.advice.tier_comparison import (
+    Comparison,
+    Question,
+    TierOutcome,
+    compare,
+    requests_of,
+)
+from dieselfs.cache.advice.trace_file import TraceEncoder, head, read_trace
 from dieselfs.cli.rendering.advice_table import recommendation
 from dieselfs.errors import UsageError
-from tests.dieselfs.advice.made_events import request, specification
-from tests.dieselfs.advice.made_traces import made
+from tests.dieselfs.cache.advice.made_events import request, specification
+from tests.dieselfs.cache.advice.made_traces import made
 
 
 def epochs(count: int = 4, chunks: int = 64) -> RequestTrace:

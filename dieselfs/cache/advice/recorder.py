@@ -19,7 +19,7 @@ from typing import Final
 
 from chunkstore.after_fork import renew_after_fork
 from chunkstore.ssd.policy_events import Observed
-from dieselfs.advice.trace_file import TraceEncoder, head, new_file
+from dieselfs.cache.advice.trace_file import TraceEncoder, head, new_file
 from dieselfs.errors import LocalFileError, UsageError
 
 log = logging.getLogger(__name__)

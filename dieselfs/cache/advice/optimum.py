@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.cache.advice.request_trace import RequestTrace
 
 
 def optimum(trace: RequestTrace, cache_bytes: int) -> float:

@@ -18,9 +18,9 @@ from chunkstore.ssd.policies.policy import CachePolicy
 from chunkstore.ssd.policies.request_history import RequestHistory
 from chunkstore.ssd.region_files import region_bytes_for
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
-from dieselfs.advice.optimum import optimum
-from dieselfs.advice.replay import CacheSize, Replayed, replay
-from dieselfs.advice.request_trace import RequestTrace
+from dieselfs.cache.advice.optimum import optimum
+from dieselfs.cache.advice.replay import CacheSize, Replayed, replay
+from dieselfs.cache.advice.request_trace import RequestTrace
 from dieselfs.errors import UsageError
 
 ORDERS: Final = ("lru", "fifo")

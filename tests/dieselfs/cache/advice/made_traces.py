@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from chunkstore.ssd.policies.segment_buckets import Bucket
-from dieselfs.advice.request_trace import Publication, RequestTrace
+from dieselfs.cache.advice.request_trace import Publication, RequestTrace
 
 
 def made(

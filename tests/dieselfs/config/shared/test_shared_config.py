@@ -15,11 +15,11 @@ from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.assembly import open_store
 from dieselfs.cache.read_stack import client_settings
 from dieselfs.config import SHARED_KEYS, Config, load_config
+from dieselfs.config.shared import stored
+from dieselfs.config.shared.changes import set_shared, unset_shared
+from dieselfs.config.shared.stored import completed_config
+from dieselfs.config.shared.values import _CHECKS
 from dieselfs.errors import ConfigError
-from dieselfs.settings import stored
-from dieselfs.settings.changes import set_shared, unset_shared
-from dieselfs.settings.stored import completed_config
-from dieselfs.settings.values import _CHECKS
 from metadata.errors import DatasetNotFound
 from tests.chunkstore.packed import CountingStore, StoreWrapper
 

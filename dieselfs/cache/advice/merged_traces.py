@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.ssd.policies.segment_buckets import Bucket
-from dieselfs.advice.request_trace import RequestTrace
-from dieselfs.advice.trace_file import HIT, TraceFile
+from dieselfs.cache.advice.request_trace import RequestTrace
+from dieselfs.cache.advice.trace_file import HIT, TraceFile
 
 
 def merged(files: Sequence[TraceFile]) -> RequestTrace:

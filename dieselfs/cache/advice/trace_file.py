@@ -35,7 +35,7 @@ import numpy.typing as npt
 from chunkstore.ssd.policies.job_specifications import JobSpecification, PlannedReads
 from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_events import Observed, PolicyDecision, PolicyRequest
-from dieselfs.advice.request_trace import Publication
+from dieselfs.cache.advice.request_trace import Publication
 from dieselfs.errors import LocalFileError
 
 MAGIC: Final = b"DFSTRACE"

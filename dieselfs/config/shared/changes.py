@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from chunkstore.store_settings import StoreSettings, change
 from chunkstore.stores.object_store import ObjectStore
+from dieselfs.config.shared.values import check_value, known_key
 from dieselfs.dataset.dataset import existing_dataset
 from dieselfs.errors import UsageError
-from dieselfs.settings.values import check_value, known_key
 
 
 def set_shared(

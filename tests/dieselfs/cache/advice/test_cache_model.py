@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dieselfs.advice.cache_model import EvictionOrder, RegionCache
+from dieselfs.cache.advice.cache_model import EvictionOrder, RegionCache
 
 INF = float("inf")
 

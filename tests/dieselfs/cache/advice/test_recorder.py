@@ -15,13 +15,13 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.policies.segment_buckets import key_of
 from chunkstore.ssd.reader_tags import ReaderTags, decided_segment
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.advice.recorder import MIN_TRACE_BYTES, Recorder, TraceSettings
-from dieselfs.advice.recording_store import RecordingStore
-from dieselfs.advice.trace_file import read_trace
+from dieselfs.cache.advice.recorder import MIN_TRACE_BYTES, Recorder, TraceSettings
+from dieselfs.cache.advice.recording_store import RecordingStore
+from dieselfs.cache.advice.trace_file import read_trace
 from dieselfs.cache.trace_options import TraceOptions, trace_settings, typed_options
 from dieselfs.config import load_config
 from dieselfs.errors import LocalFileError, UsageError
-from tests.dieselfs.advice.made_events import request, specification
+from tests.dieselfs.cache.advice.made_events import request, specification
 
 
 def keys_of(path: Path) -> Sequence[int]:
