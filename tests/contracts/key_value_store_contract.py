@@ -246,6 +246,7 @@ class KeyValueStoreContract:
         put_one(store, key, b"a", value(1))
         assert content(store, key) == {b"a": value(1)}
 
+    @pytest.mark.long
     @settings(
         max_examples=25,
         # The store is one for all examples (each has keys of its own), and every subscriber runs
@@ -419,6 +420,7 @@ class SharedKeyValueStoreContract(KeyValueStoreContract):
             pass
         assert content(store, key) == winners(range(3))
 
+    @pytest.mark.long
     def test_a_killed_writer_leaves_phases_in_order(
         self, store: KeyValueStore, open_store: OpenStore
     ) -> None:

@@ -194,6 +194,7 @@ def test_a_key_of_another_type(
     bound_s=30,
     why="records have checksums, totals count, types are told by Redis",
 )
+@pytest.mark.long
 def test_damaged_at_random(index: IndexedDataset, server: redis.Redis, measured: Measured) -> None:
     rng = random.Random(20)
     refused = asked = 0

@@ -152,6 +152,7 @@ def put(place: Place, number: int) -> None:
     bound_s=BOUND_S,
     check="dieselfs.fuse.supervision.served_mount:ServedMount.close=none",
 )
+@pytest.mark.long
 @pytest.mark.timeout(240 + 4 * REFRESHES)
 def test_refreshed_often(place: Place, mount: Served, measured: Measured) -> None:
     with read_meanwhile(mount):

@@ -16,6 +16,7 @@ from tests.heap_arenas import arenas
 SECONDS = float(os.environ.get("DIESELFS_SOAK_SECONDS", "3"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS + 240)
 def test_soak(tmp_path: Path) -> None:
     found = soak(tmp_path, SECONDS)

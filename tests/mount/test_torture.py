@@ -44,6 +44,7 @@ def test_readers_in_every_way(made_up: Versions, tmp_path: Path, may_fail: bool)
     assert done["reads"] > 200
 
 
+@pytest.mark.long
 @as_root
 def test_readers_whose_page_cache_is_under_pressure(made_up: Versions, tmp_path: Path) -> None:
     try:

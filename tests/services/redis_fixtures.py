@@ -18,6 +18,7 @@ def _redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisPro
 @pytest.fixture(scope="session")
 def _redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     with RedisCluster(tmp_path_factory.mktemp("redis-cluster")) as cluster:
+        cluster.rest()
         yield cluster
 
 

@@ -189,6 +189,14 @@ class RedisCluster:
         for node in self.nodes:
             node.stop()
 
+    def rest(self) -> None:
+        """Look after each other once a second, as is enough for a cluster that nobody stops: six
+        idle nodes would take 2 % of a core."""
+        for node in self.nodes:
+            with node.client() as client:
+                client.config_set("cluster-node-timeout", 15_000)
+                client.config_set("hz", 1)
+
     def is_whole(self) -> bool:
         """Every slot is served, every node agrees, every replica follows."""
         return all(self._info(node)["cluster_state"] == "ok" for node in self.nodes) and all(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -443,7 +444,7 @@ class SegmentsMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
 
-TestSegments = SegmentsMachine.TestCase
+TestSegments = pytest.mark.long(SegmentsMachine.TestCase)
 TestSegments.settings = settings(
     max_examples=30,
     stateful_step_count=40,

@@ -53,6 +53,7 @@ def listed(
             start = entry.following
 
 
+@pytest.mark.long
 @given(tree=trees(), size=st.sampled_from([512, 4096, 1 << 17]), seed=st.integers(0, 1000))
 @settings(max_examples=150)
 def test_a_listing_equals_the_children(tree: Tree, size: int, seed: int) -> None:

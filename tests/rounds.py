@@ -1,0 +1,59 @@
+"""A plugin of pytest that runs tests in rounds: `pytest -p tests.rounds --rounds 20 -n 8`.
+
+The collection takes as long as a tenth of the tests, so one serves all rounds. Workers take the
+files of a round one after the other, and then those of the next one. The name of a test ends with
+its round.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
+
+_PARAMETER = "round_of_all"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rounds", type=int, default=1, help="run each test so many times")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    # Each round makes another object of a test's class.
+    checks = [HealthCheck.differing_executors]
+    settings.register_profile("rounds", settings.default, suppress_health_check=checks)
+    settings.load_profile("rounds")
+
+
+@pytest.fixture(name=_PARAMETER)
+def round_of_all(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    rounds = range(1, metafunc.config.option.rounds + 1)
+    metafunc.fixturenames.append(_PARAMETER)
+    metafunc.parametrize(_PARAMETER, rounds, indirect=True, ids=[f"round {n}" for n in rounds])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    items.sort(key=lambda item: item.callspec.params[_PARAMETER])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    config.option.loadscopereorder = False  # a round would begin with the last of the one before
+    return _FilesOfRounds(config, log)
+
+
+class _FilesOfRounds(LoadFileScheduling):
+    """Lets one worker have the tests of a file in a round."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        [number] = re.findall(r"round (\d+)\]$", nodeid)
+        return f"{number} {super()._split_scope(nodeid)}"
