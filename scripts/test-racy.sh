@@ -27,6 +27,6 @@ end() {
 set -m  # each job has a process group, which ends as a whole
 trap end EXIT
 stress-ng --cpu 4 --quiet &
-.venv/bin/python -m pytest -p tests.rounds --rounds "$rounds" -m "not long" -n 10 \
+.venv/bin/python -m pytest -p tests.rounds --rounds "$rounds" -m "not long" -n 8 \
     -o console_output_style=count -q "$@" "${tests[@]}" &
 wait $!

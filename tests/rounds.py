@@ -2,7 +2,7 @@
 
 The collection takes as long as a tenth of the tests, so one serves all rounds. Workers take the
 files of a round one after the other, and then those of the next one. The name of a test ends with
-its round.
+its round. A failure is shown at once, for rounds take hours.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # Each round makes another object of a test's class.
     checks = [HealthCheck.differing_executors]
     settings.register_profile("rounds", settings.default, suppress_health_check=checks)
     settings.load_profile("rounds")
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:  # a worker has none
+        config.pluginmanager.register(_Failures(terminal))
 
 
 @pytest.fixture(name=_PARAMETER)
@@ -49,6 +52,20 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
     config.option.loadscopereorder = False  # a round would begin with the last of the one before
     return _FilesOfRounds(config, log)
+
+
+class _Failures:
+    """Shows each failure when it is known."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.section(report.nodeid)
+            self._terminal.write_line(report.longreprtext)
 
 
 class _FilesOfRounds(LoadFileScheduling):

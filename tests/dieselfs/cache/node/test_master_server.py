@@ -250,6 +250,10 @@ def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
         names = [CacheBlock(chunk(number, 64)).name for number in range(count)]
         for part in batches(names):
             deaf.send_notice(Mapped(part))
+        # A busy machine needs seconds for as many notices, and a greeting waits for two.
+        eventually(
+            lambda: sum(len(each.mapped) for each in server._members.values()) == count, "all"
+        )
         member.fetch(block(2))
         for name in names:
             server.evicted(name)
