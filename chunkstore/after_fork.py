@@ -36,8 +36,15 @@ def renew_after_fork(owner: Renewable) -> None:
 
 
 def _renew_all() -> None:
+    """Renew each owner, whatever becomes of others; Python prints the failure that is raised."""
+    failure: Exception | None = None
     for owner in list(_owners):
-        owner.renew()
+        try:
+            owner.renew()
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 os.register_at_fork(after_in_child=_renew_all)

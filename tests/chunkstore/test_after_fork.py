@@ -31,6 +31,28 @@ def test_a_child_has_its_own_and_the_parent_keeps_what_it_had() -> None:
     assert counter.count == 1
 
 
+class Failing(Counter):
+    def __init__(self) -> None:
+        self.fails = False
+        super().__init__()
+        self.fails = True
+
+    def renew(self) -> None:
+        super().renew()
+        if self.fails:
+            raise ValueError
+
+
+def test_one_that_fails_keeps_no_other_from_its_own() -> None:
+    failing = [Failing() for _ in range(9)]
+    counters = [Counter() for _ in range(9)]  # a set has no order: some come after one that fails
+    assert os.waitpid(fork(lambda: check([*failing, *counters])), 0)[1] == 0
+
+
+def check(counters: list[Counter]) -> None:
+    assert [counter.count for counter in counters] == [0] * len(counters)
+
+
 def test_nothing_is_kept_alive() -> None:
     gone = weakref.ref(Counter())
     gc.collect()

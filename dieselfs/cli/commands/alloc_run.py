@@ -103,11 +103,14 @@ def run_command(
     readers = directory_readers if pods is None else pods.leases
     allocator = Allocator(chosen, capacity, readers=readers)
     directory = allocation_directory(context.config.index.value)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
     context.output.line(f"allocating, in {directory}")
     try:
         if pods is not None:
             pods.start()
-        _run(allocator, directory, pods, lambda found: _report(context, found))
+        _run(allocator, directory, pods, ended, lambda found: _report(context, found))
     finally:
         allocator.end(directory)
         directory.close()
@@ -125,14 +128,12 @@ def _run(
     allocator: Allocator,
     directory: AllocationDirectory,
     pods: KubernetesJobs | None,
+    ended: threading.Event,
     report: Callable[[Allocated], None],
 ) -> None:
-    """Allocate until a signal ends it; a directory that is away is logged, and asked again."""
+    """Allocate until `ended` is set; a directory that is away is logged, and asked again."""
     from dieselfs.allocation.allocator.allocator import BEAT_S
 
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     leader: str | None = None
     is_out = False
     while not ended.is_set():

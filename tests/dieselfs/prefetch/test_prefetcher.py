@@ -345,7 +345,9 @@ def test_a_fetch_for_the_order_before_gives_its_room_back(follow: Make) -> None:
 class SlowPlan(MadePlan):
     """A plan whose order is laid out when a test says so."""
 
-    is_free = threading.Event()
+    def __init__(self, snapshot: MadeSnapshot, inodes: list[int], after: str) -> None:
+        super().__init__(snapshot, inodes, after=after)
+        self.is_free = threading.Event()
 
     @property
     def order(self) -> ReadingPlan:

@@ -216,8 +216,13 @@ def test_what_can_not_be_brought(
 
 
 def test_what_was_not_expected_is_logged_once(
-    ask: Ask, cached: PlainChunks, caplog: pytest.LogCaptureFixture
+    ask: Ask,
+    cached: PlainChunks,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(served_connection, "_surprises", set())
+
     class Surprise(Exception):
         pass
 
