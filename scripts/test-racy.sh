@@ -4,7 +4,7 @@
 #
 #   scripts/test-racy.sh [ROUNDS [PYTEST-ARGUMENT...]]     20 rounds; the end says which tests failed
 #
-# Tests with the mark `long` are left out: they search or repeat by themselves.
+# Tests with the mark `long` are left out: they search or repeat by themselves. An interrupt leaves nothing behind.
 # A test that fails here has a race. Mend the cause: an event, a given clock, or `tests/eventually.py`.
 set -euo pipefail
 unset PYTHONDONTWRITEBYTECODE  # each of hundreds of programs would compile every module that it imports
