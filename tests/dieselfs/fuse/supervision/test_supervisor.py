@@ -5,10 +5,12 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from dieselfs.fuse.supervision.readiness import READY, VARIABLE
 from tests.eventually import PATIENCE_S, eventually
 
 TIMEOUT_S = PATIENCE_S
@@ -101,22 +103,29 @@ def test_a_refresh_whose_server_dies_after_it_was_shown_has_another_server(tmp_p
 
 
 def test_a_supervisor_that_cannot_start_a_server_tries_again(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DYING, tmp_path]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervisor:
-        try:
-            eventually((tmp_path / "first").exists, "the first server")
-            first = int(eventually((tmp_path / "first").read_text, "its number"))
-            soft, hard = resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE)
-            used = max(map(int, os.listdir(f"/proc/{supervisor.pid}/fd"))) + 1
-            resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (used, hard))
-            os.kill(first, signal.SIGKILL)
-            assert supervisor.stderr is not None
-            eventually(lambda: "no server can be started" in supervisor.stderr.readline())
-            assert supervisor.poll() is None
-            resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (soft, hard))
-            eventually((tmp_path / "old").exists, "another server")
-        finally:
-            supervisor.terminate()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+        ready.bind("")  # to an abstract name that the kernel chooses
+        environment = {**os.environ, VARIABLE: "@" + ready.getsockname()[1:].decode()}
+        with subprocess.Popen(
+            [sys.executable, "-c", DYING, tmp_path],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ) as supervisor:
+            try:
+                assert ready.recv(64) == READY, "it has all that another server needs"
+                number = (tmp_path / "first").read_text
+                first = int(eventually(number, "its number", ignored=FileNotFoundError))
+                soft, hard = resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE)
+                resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (3, hard))
+                os.kill(first, signal.SIGKILL)
+                assert supervisor.stderr is not None
+                eventually(lambda: "no server can be started" in supervisor.stderr.readline())
+                assert supervisor.poll() is None
+                resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (soft, hard))
+                eventually((tmp_path / "old").exists, "another server")
+            finally:
+                supervisor.terminate()
 
 
 def said(
