@@ -111,9 +111,10 @@ class ScriptedMemory:
     def expect(self, names: Sequence[str], window_bytes: int = 0) -> None:
         if self.expect_errors:
             raise self.expect_errors.pop(0)
-        self.expected.append([number_named(name) for name in names])
-        self.windows.append(window_bytes)
-        self.used.append(0)
+        with self._changed:
+            self.expected.append([number_named(name) for name in names])
+            self.windows.append(window_bytes)
+            self.used.append(0)
 
     def progress(self, used: int) -> None:
         assert 0 < used <= len(self.expected[-1])
@@ -121,7 +122,8 @@ class ScriptedMemory:
         self.used[-1] = used
 
     def still_expected(self) -> list[int]:
-        return self.expected[-1][self.used[-1] :] if self.expected else []
+        with self._changed:
+            return self.expected[-1][self.used[-1] :] if self.expected else []
 
 
 class MovedReaders(ClientProgress):

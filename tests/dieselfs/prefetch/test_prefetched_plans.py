@@ -19,7 +19,7 @@ from dieselfs.shuffle.shuffle_lists import ListedOrder
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
 from tests.dieselfs.prefetch.scripted_memory import MovedReaders, ScriptedMemory
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 SNAPSHOT = MadeSnapshot.even(chunks=20, files=5, file_bytes=100)
 CHUNK_BYTES = 500
@@ -55,7 +55,8 @@ class Node:
         return plan
 
     def follow_file(self, path: Path) -> None:
-        self.prefetcher.follow(AnnouncedPlan(open_plan(path), SNAPSHOT.as_snapshot()))
+        plan = AnnouncedPlan(open_plan(path), SNAPSHOT.as_snapshot())
+        self.prefetcher.follow(plan, PATIENCE_S)
 
 
 @pytest.fixture
@@ -94,7 +95,8 @@ def test_one_reader_is_followed_over_three_epochs(node_of: Make) -> None:
         following = node.follow(epoch, after=plan.id)
         eventually(
             lambda plan=plan, mark=mark: (
-                set(node.memory.begun[mark:]) == set(range(20)) or move(plan)
+                set(node.memory.begun[mark:]) == set(range(20))
+                or move(plan, node.memory.begun[mark:])
             )
         )
         mark = next_mark
@@ -108,9 +110,12 @@ def test_one_reader_is_followed_over_three_epochs(node_of: Make) -> None:
     eventually(lambda: node.prefetcher.statistics().fetched >= 2 * 20)
 
 
-def move(plan: PlanFile) -> bool:
-    """On by a file, to make room."""
-    plan.position = min(plan.position + 1, len(plan.plan))
+def move(plan: PlanFile, begun: list[int]) -> bool:
+    """On by a file, to make room. The reader waits for its chunk: one that it passes is not fetched
+    any more."""
+    at = plan.position
+    if at < len(plan.plan) and SNAPSHOT.columns.chunk[plan.plan.inodes[at]] in begun:
+        plan.position = at + 1
     return False
 
 
@@ -318,7 +323,7 @@ def test_readers_of_a_mount_go_on_at_their_end(node_of: Make) -> None:
     readers.at = 100
     eventually(lambda: node.prefetcher.statistics().position == 100)
     assert len(made) == 1
-    node.prefetcher.close()
+    node.prefetcher.close(PATIENCE_S)
     assert readers.closed
 
 
@@ -369,7 +374,7 @@ def listed(epoch: int, *, rank: int = 0, world: int = 1, seed: int = 1) -> Liste
 def test_readers_of_a_list_go_from_epoch_to_epoch_without_a_word(node_of: Make) -> None:
     readers = MountReaders()
     node = node_of(make_tracker=lambda snapshot: readers)
-    node.prefetcher.follow(listed(0))
+    node.prefetcher.follow(listed(0), PATIENCE_S)
     for epoch in range(3):
         eventually(lambda: len(readers.arrivals[-1]) == 20)
         eventually(lambda: len(node.memory.expected[-1]) == 40, "the next epoch is known")
@@ -423,7 +428,7 @@ def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
         ended.set()
 
     threading.Thread(target=run, daemon=True).start()
-    assert ended.wait(60)
+    assert ended.wait(PATIENCE_S)
     eventually(lambda: node.memory.expected[-1] == [])
 
 
