@@ -39,7 +39,7 @@ class Following:
             memory, lambda: self.budget_bytes, lambda snapshot: self.readers
         )
         self.plans = [MadePlan(SNAPSHOT, inodes)]
-        self.prefetcher.follow(self.plans[0])
+        self.prefetcher.follow(self.plans[0], PATIENCE_S)
         # When they are due is the rates' to say, and another test's.
         rates = self.run._window.rates
         rates.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
@@ -51,7 +51,7 @@ class Following:
 
     def add_order(self, inodes: list[int]) -> None:
         self.plans.append(MadePlan(SNAPSHOT, inodes, after=self.plans[-1].id))
-        self.prefetcher.follow(self.plans[-1])
+        self.prefetcher.follow(self.plans[-1], PATIENCE_S)
 
     def advance(self) -> None:
         """The reader leaves the last plan but one."""
@@ -65,7 +65,8 @@ class Following:
         )
 
     def settle(self) -> None:
-        """Two looks from now everything that was known has been done."""
+        """Two looks from now everything that was known has been done. A thread that fetches may be
+        late."""
         looks = 0
 
         def look() -> None:
@@ -115,6 +116,7 @@ def test_chunks_are_fetched_in_the_order_of_their_first_use(follow: Make) -> Non
         planner.readers.at = position
         if position % 20 == 0:
             planner.settle()
+            eventually(lambda: not planner.prefetcher.statistics().under_way, "no fetch is left")
     begun = planner.memory.begun
     assert len(begun) > 1
     assert begun == [chunk for chunk in first_uses if chunk in begun]
@@ -150,8 +152,9 @@ def test_the_budget_holds_whatever_happens(follow: Make, seed: int) -> None:
         return len(held) * CHUNK_BYTES + readers.outside
 
     while readers.at < 100:
-        if memory.under_way and chance.random() < 0.7:
-            memory.release(chance.choice(memory.under_way))
+        under_way = memory.under_way  # a released one may end at any moment
+        if under_way and chance.random() < 0.7:
+            memory.release(chance.choice(under_way))
         if inodes[readers.at] // 5 in memory.ended:
             readers.at += 1
         readers.outside = chance.choice([0, 0, 700, 1500])
@@ -228,6 +231,7 @@ def test_what_cannot_be_fetched_is_left_to_its_readers(follow: Make) -> None:
     planner = Following(memory, 20, ALL)
     try:
         planner.wait_for_arrivals(*(set(range(20)) - {3, 7}))
+        eventually(lambda: planner.prefetcher.statistics().skipped == 2)
         planner.settle()
         statistics = planner.prefetcher.statistics()
         assert (statistics.fetched, statistics.skipped) == (18, 2)
@@ -237,17 +241,20 @@ def test_what_cannot_be_fetched_is_left_to_its_readers(follow: Make) -> None:
         planner.prefetcher.close()
 
 
+@pytest.mark.parametrize("failing", [[10], [10, 11]])
 def test_a_master_that_dies_costs_a_moment_and_the_next_one_is_told_everything(
-    follow: Make,
+    follow: Make, failing: list[int]
 ) -> None:
     planner = follow(10)
     planner.wait_for_arrivals(*range(10))
-    planner.memory.errors = {10: [MasterGone("dead")], 11: [MasterGone("dead")]}
+    planner.memory.errors = {chunk: [MasterGone("dead")] for chunk in failing}
     planner.memory.expect_errors = [MasterGone("dead")]
     planner.readers.at = 12
     planner.wait_for_arrivals(10, 11)
-    eventually(lambda: len(planner.memory.expected) == 2)
-    assert planner.memory.expected[1] == list(range(2, 20))
+    told = planner.memory.expected[1:]
+    # A fetch that fails late, after the next master was told, is taken for the end of that one.
+    assert 1 <= len(told) <= len(failing)
+    assert told == [list(range(2, 20))] * len(told)
     assert planner.prefetcher.statistics().skipped == 0
 
 
@@ -442,7 +449,7 @@ def test_it_ends_within_its_timeout_and_leaves_nothing() -> None:
     for _ in range(5):
         planner = Following(ScriptedMemory(), 20, ALL)
         planner.wait_for_arrivals(0)
-        planner.prefetcher.close()
+        planner.prefetcher.close(PATIENCE_S)
         planner.prefetcher.close()  # once more is no error
         planner.add_order(ALL)
         assert not planner.prefetcher.is_running
@@ -459,7 +466,7 @@ def test_a_fetch_that_hangs_is_left_to_itself() -> None:
     begun = time.monotonic()
     planner.prefetcher.close(timeout_s=0.3)
     assert time.monotonic() - begun < scaled_by_load(2)
-    assert len(set(threading.enumerate()) - threads) == 2
+    eventually(lambda: len(set(threading.enumerate()) - threads) == 2, "only what hangs is left")
     memory.release_all()
     eventually(lambda: set(threading.enumerate()) <= threads)
     assert sorted(memory.begun) == [0, 1], "no further fetch after the end"
