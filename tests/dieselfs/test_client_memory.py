@@ -7,6 +7,7 @@ import functools
 import os
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.cache.ports.master_port import MemoryStatistics
-from dieselfs.cache.task import master_process
+from dieselfs.cache.task import master_process, remote_master, task_session
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client, ClientStatistics
 from dieselfs.errors import PlanTooLarge, UsageError
@@ -69,6 +70,11 @@ class Packed:
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packed]:
     open_lingering = NodeMemory.open
     monkeypatch.setattr(NodeMemory, "open", functools.partial(open_lingering, linger_s=0.1))
+    # On a busy machine a helper that is late is not gone.
+    monkeypatch.setattr(remote_master, "STATISTICS_TIMEOUT_S", PATIENCE_S)
+    for module in (remote_master, task_session):
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(task_session, "PATIENCE_S", PATIENCE_S)
     packed = Packed(tmp_path)
     yield packed
     packed.index.close()
@@ -190,7 +196,8 @@ def test_a_shuffle_writes_a_plan_and_reading_moves_it(packed: Packed) -> None:
             assert read - 64 < prefetcher.position <= read
         assert client.statistics().files_on_plan == 200
         folder = path.parent
-    assert not folder.exists() or not list(folder.iterdir())
+    with suppress(FileNotFoundError):  # the helper removes the folder when it ends
+        assert os.listdir(folder) == []
 
 
 def test_the_master_fetches_ahead_within_the_memory(packed: Packed) -> None:
@@ -198,7 +205,14 @@ def test_the_master_fetches_ahead_within_the_memory(packed: Packed) -> None:
         order = client.shuffle(seed=1, group_size=2, memory_bytes=6 * 8192, task="ahead")
         node = functools.partial(statistics_of, client)
         eventually(lambda: node().prefetched > 2, "chunk before anybody reads")
-        assert 0 < node().window_bytes <= node().cached_bytes <= 6 * 8192
+
+        def is_ahead() -> bool:
+            found = node()
+            assert found.cached_bytes <= 6 * 8192
+            return 0 < found.window_bytes <= found.cached_bytes
+
+        # A chunk is in the window before the thread that fetches it has reserved its room.
+        eventually(is_ahead, "room for the whole window")
         assert [client.get(path) for path in order] == [packed.files[path] for path in order]
         eventually(lambda: node().prefetched_used > 2, "chunks that were used")
 
@@ -223,7 +237,8 @@ def test_large_files_are_fetched_ahead_within_the_memory(packed: Packed) -> None
             assert client.get(path) == files[path]
             # The blocks of this file may have been evicted just when they were mapped.
             assert statistics_of(client).cached_bytes <= budget + (17 << 20)
-        assert statistics_of(client).prefetched_used >= 3 * 5
+        # The helper may not have read yet which blocks this process maps.
+        eventually(lambda: statistics_of(client).prefetched_used >= 3 * 5, "blocks that were used")
 
 
 def test_too_little_memory_for_a_plan_is_refused_with_what_fits(packed: Packed) -> None:
