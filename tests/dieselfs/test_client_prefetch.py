@@ -36,6 +36,7 @@ from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.contracts.key_value_store_contract import fork
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, ring_of
+from tests.dieselfs.cache.patience import be_patient
 from tests.eventually import eventually
 from tests.peers.task_nodes import PeerDataset
 
@@ -310,6 +311,7 @@ def test_into_a_cache_cluster(
     opened: Opened, dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", SECRET)
+    be_patient(monkeypatch.setattr)  # a node that is late is not away
     client, _ = opened()
     with ring_of(tmp_path / "nodes", dataset, 1) as nodes:
         monkeypatch.setenv("DIESELFS_CACHE_CLUSTER", f"r@{nodes[0].address}")
