@@ -11,11 +11,13 @@ import pytest
 
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.object_keys import chunk_key
+from chunkstore.ssd import policy_runner
 from chunkstore.ssd.policies.eligibility import Eligibility
 from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_events import Observed, PolicyRequest
 from chunkstore.ssd.reader_tags import OneBucket, ReaderTags, dataset_tags
+from dieselfs.cache.cluster import peers as cluster_peers
 from dieselfs.cache.cluster.cache_node import CacheNode
 from dieselfs.cache.cluster.node_settings import CacheNodeSettings
 from dieselfs.cache.cluster.peers import CacheClusterPeers, request_tags
@@ -32,7 +34,8 @@ from dieselfs.cache.warmup.ssd_warmup import warmth
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET
-from tests.eventually import eventually
+from tests.dieselfs.cache.patience import be_patient
+from tests.eventually import PATIENCE_S, eventually
 from tests.peers.task_nodes import PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 
@@ -43,6 +46,14 @@ MIB = 1 << 20
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
     """20 chunks of some 100 KB and more, of two files each."""
     return make_dataset(tmp_path_factory.mktemp("dataset"), 40, 50_000, 100_000)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node is late with is not read from the store, and what it has is kept."""
+    be_patient(monkeypatch.setattr)
+    monkeypatch.setattr(cluster_peers, "FIRST_LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(policy_runner, "WAIT_S", PATIENCE_S)
 
 
 @pytest.fixture
