@@ -70,9 +70,7 @@ def test_mapped(measured: Measured, tmp_path: Path, how: str, damage) -> None:  
         os.replace(kept, file)
         with measured.felt():
             for path in paths:
-                eventually(
-                    lambda path=path: mapped(mount.path / path) != -signal.SIGBUS, path, BOUND_S
-                )
+                eventually(lambda path=path: mapped(mount.path / path) != -signal.SIGBUS, path)
         assert {p: mapped(mount.path / p) == FILES[p] for p in paths} == dict.fromkeys(paths, True)
         assert mount.wrong(FILES) == []
     measured.note(f"SIGBUS for {len(paths)} files, then right")
