@@ -85,6 +85,19 @@ def our_processes() -> list[int]:
     return [int(entry.removeprefix("process ").partition(":")[0]) for entry in found]
 
 
+def command_of(pid: int) -> bytes:
+    """The command line; nothing of a process that has ended, as a helper of another test may."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def everything_below(folder: Path) -> list[Path]:
+    """`Path.rglob` fails where a folder goes meanwhile, such as that of another test's task."""
+    return [Path(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files)]
+
+
 @pytest.fixture
 def mountpoint(tmp_path: Path, environment: dict[str, str]) -> Iterator[Path]:
     path = tmp_path / "mnt"
@@ -117,8 +130,11 @@ def test_folders_are_private(
     top = [path for path in home.rglob("*") if path.name == "dieselfs"]
     assert top
     reached = 0
-    for folder in [*top, *Path(environment["DIESELFS_MEMORY_FOLDER"]).rglob("private-task*")]:
-        for path in [folder, *folder.rglob("*")]:
+    memory = everything_below(Path(environment["DIESELFS_MEMORY_FOLDER"]))
+    tasks = [path for path in memory if path.name.startswith("private-task")]
+    assert tasks
+    for folder in [*top, *tasks]:
+        for path in [folder, *everything_below(folder)]:
             try:
                 found = path.lstat()
             except FileNotFoundError:  # a temporary file of the mount
@@ -179,8 +195,7 @@ def test_no_secret_is_seen(
     daemons = [
         pid
         for pid in our_processes()
-        if b"dieselfs" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        and str(mountpoint).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"dieselfs" in (command := command_of(pid)) and str(mountpoint).encode() in command
     ]
     assert daemons
     for pid in daemons:
@@ -259,7 +274,7 @@ def test_nothing_listens_to_the_world(
     }
     sockets = 0
     for pid in our_processes():
-        if str(mountpoint).encode() not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if str(mountpoint).encode() not in command_of(pid):
             continue
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             try:
