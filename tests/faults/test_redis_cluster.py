@@ -31,13 +31,19 @@ def master_and_replica(
     """Those that serve the state of the dataset, and a key of theirs."""
     with put.places.opened() as dataset:
         key = keys.state_of(dataset.ref.id)
-    for master in cluster.masters():
-        with master.client() as client:
-            if key in client.keys("*"):  # of its own
-                port = client.info("replication")["slave0"]["port"]
-                [replica] = [node for node in cluster.nodes if node.port == port]
-                return master, replica, key
-    raise AssertionError("no master has the key")
+
+    def found() -> tuple[RedisProcess, RedisProcess, bytes] | None:
+        for master in cluster.masters():
+            with master.client() as client:
+                replica_of_it = client.info("replication").get("slave0")
+                if replica_of_it is not None and key in client.keys("*"):  # of its own
+                    port = replica_of_it["port"]
+                    [replica] = [node for node in cluster.nodes if node.port == port]
+                    return master, replica, key
+        return None
+
+    # On a busy machine nodes take each other for dead, and another one has just become master.
+    return eventually(found, "a master with the key, and its replica", ignored=redis.RedisError)
 
 
 @pytest.mark.parametrize("phase", [2, 4])
