@@ -20,4 +20,6 @@ def stop(pid: int) -> None:
         states = [file.read_text().rpartition(")")[2].split()[0] for file in threads.glob("*/stat")]
         return set(states) == {"T"}
 
-    eventually(has_stopped, "all threads have stopped", ignored=FileNotFoundError)
+    # A thread that ends has no file, or one that cannot be read any more.
+    gone = FileNotFoundError, ProcessLookupError
+    eventually(has_stopped, "all threads have stopped", ignored=gone)
