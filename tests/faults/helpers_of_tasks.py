@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from tests.eventually import eventually
@@ -28,5 +29,6 @@ def helpers_of(task: str) -> list[int]:
 def end_helpers(task: str) -> None:
     """End those that would linger for 5 s."""
     for helper in helpers_of(task):
-        os.kill(helper, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # its end may be under way
+            os.kill(helper, signal.SIGTERM)
     eventually(lambda: not helpers_of(task), "the end of the helper")
