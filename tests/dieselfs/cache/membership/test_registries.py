@@ -24,7 +24,7 @@ from dieselfs.cache.wire.os_runtime import OperatingSystem
 from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.cache.wire.peer_server import PeerServer
 from dieselfs.errors import ConfigError, UsageError
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.services.redis_processes import free_port
 
 SECRET = TaskSecret(b"0123456789abcdef")
@@ -79,9 +79,9 @@ def node(settings: PeerSettings, folder: Path) -> Iterator[Node]:
     try:
         yield Node(me, membership, ViewFile(folder))
     finally:
-        membership.close(5.0)
+        membership.close(PATIENCE_S)
         client.close()
-        server.close(5.0)
+        server.close(PATIENCE_S)
 
 
 def test_names_of_nodes() -> None:
@@ -142,6 +142,7 @@ def settings_of_ranks(count: int) -> list[PeerSettings]:
     ]
 
 
+@pytest.mark.usefixtures("patience")
 def test_nodes_of_a_job_over_real_sockets_without_rank_zero_for_a_while(tmp_path: Path) -> None:
     settings = settings_of_ranks(3)
     with ExitStack() as stack:
@@ -150,7 +151,7 @@ def test_nodes_of_a_job_over_real_sockets_without_rank_zero_for_a_while(tmp_path
         ]
         with node(settings[0], tmp_path / "0") as zero:
             for one in (zero, *others):
-                assert one.membership.settled(3, 20)
+                assert one.membership.settled(3, PATIENCE_S)
                 assert [member.id for member in reachable(one.membership.view)] == [
                     "rank-0",
                     "rank-1",
@@ -167,4 +168,4 @@ def test_nodes_of_a_job_over_real_sockets_without_rank_zero_for_a_while(tmp_path
                 "node 0 is missed",
             )
         with node(settings[0], tmp_path / "0") as zero:
-            assert all(one.membership.settled(3, 20) for one in [zero, *others])
+            assert all(one.membership.settled(3, PATIENCE_S) for one in [zero, *others])
