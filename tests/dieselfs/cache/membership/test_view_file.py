@@ -16,6 +16,7 @@ from dieselfs.cache.ports.members import Member, View
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.errors import LocalFileError
+from tests.eventually import PATIENCE_S
 
 ME = Member("a", PeerAddress("10.0.0.1", 7000), 4096, "host a")
 OTHER = Member("b", PeerAddress("fe80::2", 65535), 0)
@@ -162,6 +163,13 @@ def test_what_is_well_formed_but_no_view_is_none(
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
+@pytest.fixture
+def stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view is not too old by the real clock, if this process pauses after it has published."""
+    monkeypatch.setattr(view_file, "OLDEST_S", PATIENCE_S)
+
+
+@pytest.mark.usefixtures("stays")
 def test_readers_see_one_whole_view_or_another(tmp_path: Path) -> None:
     views = [View(ME, (ME,), {str(peer): 1.0 for peer in range(size)}) for size in (0, 300)]
     ViewFile(tmp_path).publish(views[0])
@@ -190,6 +198,7 @@ def test_readers_see_one_whole_view_or_another(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "peers") == ["view"]
 
 
+@pytest.mark.usefixtures("stays")
 def test_it_is_pickled_by_its_path_and_lives_on_in_a_child(tmp_path: Path) -> None:
     board = ViewFile(tmp_path)
     board.publish(VIEW)
