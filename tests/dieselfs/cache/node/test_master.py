@@ -19,7 +19,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
 from chunkstore.stores.byte_budget import ByteBudget
 from chunkstore.stores.read_turn import Payer, ReadTurn, current_turn
-from dieselfs.cache.node import budget, master, memory_scrub
+from dieselfs.cache.node import accounting, agreed_budget, budget, master, memory_scrub
 from dieselfs.cache.node.accounting import PATIENCE_S
 from dieselfs.cache.node.adopted_blocks import AdoptedBlocks
 from dieselfs.cache.node.block_eviction import PolicyName
@@ -259,7 +259,11 @@ def test_the_orders_of_all_members_count(folder: TaskFolder, made: Made) -> None
         of.fetch(block_of(5))
 
 
-def test_evicted_bytes_count_until_members_unmap(made: Made) -> None:
+def test_evicted_bytes_count_until_members_unmap(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fetch that looks again after this time evicts more.
+    monkeypatch.setattr(accounting, "PATIENCE_S", DEADLINE_S)
     of = made(budget_bytes=2000, policy="lru")
     member = of.member()
     first, second, third = block_of(1), block_of(2), block_of(3)
@@ -285,16 +289,20 @@ def test_evicted_bytes_count_until_members_unmap(made: Made) -> None:
     assert of.statistics().cached_bytes == 0, "who has ended maps nothing"
 
 
-def test_what_is_fetched_ahead_waits_for_members_to_unmap(folder: TaskFolder, made: Made) -> None:
+def test_what_is_fetched_ahead_waits_for_members_to_unmap(
+    folder: TaskFolder, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = made(budget_bytes=1000, policy="lru")
     block = block_of(1)
     of.fetch(block)
     of.blocks.mapped(block.name)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patched:
+        for module in (accounting, master):  # it waits, however late this thread unmaps
+            patched.setattr(module, "PATIENCE_S", DEADLINE_S)
         asked = pool.submit(of.fetch, block_of(2), ahead=True)
         eventually(lambda: of.statistics().evictions == 1)
         of.blocks.unmapped(block.name)
-        asked.result(PATIENCE_S)
+        asked.result(DEADLINE_S)
     of.blocks.mapped(block_of(2).name)
     began = time.monotonic()
     with pytest.raises(CacheFull):
@@ -353,6 +361,7 @@ def test_a_full_file_system_lowers_the_budget(
         return sum(file.stat().st_size for file in folder.chunks.iterdir() if file.name[0] != ".")
 
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    monkeypatch.setattr(agreed_budget, "LOOK_AGAIN_S", DEADLINE_S)
     of = made(budget_bytes=10_000)
     for _ in range(2):
         for number in range(5):
@@ -390,7 +399,9 @@ def test_pieces_of_a_dead_master_are_adopted_within_the_budget(
     folder: TaskFolder, made: Made
 ) -> None:
     for number in range(5):
-        made().fetch(block_of(number))
+        dead = made()
+        dead.fetch(block_of(number))
+        dead.close()  # else it may still verify, and so rename, what the next one adopts
     (folder.chunks / ".unfinished").write_bytes(b"")
     source = MadeUpSource()
     of = made(source, budget_bytes=3000)
@@ -463,6 +474,14 @@ def test_a_master_scrubs_by_itself_while_nothing_is_asked(
     monkeypatch.setattr(memory_scrub, "IDLE_S", 0.01)
     monkeypatch.setattr(memory_scrub, "PASS_PAUSE_S", 0.01)
     monkeypatch.setattr(memory_scrub, "BYTES_PER_S", 1 << 30)
+    looks: list[float] = []
+    idle_s = Master._idle_s
+
+    def look(self: Master) -> float:
+        looks.append(idle_s(self))
+        return looks[-1]
+
+    monkeypatch.setattr(Master, "_idle_s", look)
     source, gate = MadeUpSource(), Gate()
     of = made(source)
     of.fetch(block_of(1))
@@ -470,7 +489,11 @@ def test_a_master_scrubs_by_itself_while_nothing_is_asked(
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(of.fetch, block_of(2))
         gate.wait_for(1)
+        # A scrub that looked before the fetch may still be about to verify the piece.
+        eventually(lambda: looks[-1:] == [0.0], "a scrub that sees the fetch")
         change(folder, 1)
+        seen = len(looks)
+        eventually(lambda: len(looks) > seen, "another look")
         assert of.blocks.is_cached(block_of(1)), "nothing is scrubbed beside a fetch"
         gate.open.set()
         waiting.result(DEADLINE_S)
