@@ -11,7 +11,7 @@ import pytest
 
 from dieselfs.cache.node.task_folder import TaskFolder, sweep
 from tests.dieselfs.cache.logged_source import LoggedSource
-from tests.dieselfs.cache.patience import be_patient
+from tests.dieselfs.cache.patience import be_patient, be_patient_members
 from tests.eventually import eventually
 
 
@@ -30,6 +30,11 @@ def root() -> Iterator[Path]:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     be_patient(monkeypatch.setattr)
+
+
+@pytest.fixture
+def patient_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient_members(monkeypatch.setattr)
 
 
 @pytest.fixture

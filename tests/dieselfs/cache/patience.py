@@ -1,4 +1,4 @@
-"""Peers over real sockets of a busy machine: what stalls is not silent.
+"""Peers and masters over real sockets of a busy machine: what stalls is not silent.
 
 How long a client bears a silent, slow or dripping peer is tested in `tests/simulation`, where
 nothing stalls.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dieselfs.cache.task import master_process, remote_master, task_session
 from dieselfs.cache.wire import frame_stream, peer_connection, peer_server, slow_peer_detector
 from tests.eventually import PATIENCE_S
 
@@ -20,3 +21,13 @@ def be_patient(set_value: Callable[[object, str, object], None] = setattr) -> No
     set_value(peer_server, "HANDSHAKE_S", PATIENCE_S)
     set_value(frame_stream, "FRAME_S", PATIENCE_S)
     set_value(slow_peer_detector, "TOO_SLOW_S", PATIENCE_S)
+
+
+def be_patient_members(set_value: Callable[[object, str, object], None] = setattr) -> None:
+    """Let no member of a task in this process give up its master, or a helper that starts, for
+    being late."""
+    for name in ("CONNECT_TIMEOUT_S", "STATISTICS_TIMEOUT_S"):
+        assert hasattr(remote_master, name)
+        set_value(remote_master, name, PATIENCE_S)
+    set_value(task_session, "PATIENCE_S", PATIENCE_S)
+    set_value(master_process, "_START_TIMEOUT_S", PATIENCE_S)
