@@ -15,6 +15,7 @@ from pathlib import Path
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task.node_memory import NodeMemory
 from tests.dieselfs.cache.logged_source import LoggedSource, chunk, content, extent
+from tests.dieselfs.cache.patience import be_patient_members
 from tests.eventually import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
@@ -39,7 +40,7 @@ def is_alive(pid: int) -> bool:
     """Not a zombie either."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before its file was opened, or read
         return False
 
 
@@ -90,6 +91,7 @@ def read_until(memory: NodeMemory, numbers: Sequence[int], stop: Path, rounds: P
 
 def open_and_wait(folder: TaskFolder, source: LoggedSource, ready: Path, lead: bool) -> None:
     """Of a process that is to be killed: read chunk 1, say so, and stay."""
+    be_patient_members()
     memory = opened(folder, source, lead=lead)
     assert is_right(memory, 1)
     ready.touch()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -36,8 +36,10 @@ from tests.dieselfs.cache.processes import (
     opened,
     read_until,
 )
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.stopping import stop
+
+pytestmark = pytest.mark.usefixtures("patient_members")
 
 START_PYTHON = master_process._start_process
 
@@ -108,9 +110,14 @@ def test_a_helper_that_nobody_joins_ends(
     folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = MemorySettings(folder, None, "uniform", LINGER_S)
-    master_process.start(settings, source)
+
+    def joined() -> RemoteMaster:
+        master_process.start(settings, source)
+        return RemoteMaster(folder.socket_path)
+
+    # A helper waits for its first member for 5 s, in which a busy machine may start no other.
+    member = eventually(joined, "a member", ignored=MasterGone)
     master_process.start(settings, source)  # one leads: well too
-    member = RemoteMaster(folder.socket_path)
     helper = member.pid
     member.close()
     eventually(lambda: not is_alive(helper), "an end of the helper")
@@ -253,7 +260,7 @@ def test_a_new_master_is_told_what_its_members_map_and_members_what_has_left(
         found = memory.statistics()
         assert (found.joins, found.mapped_blocks) == (2, 2)
         memory.discard(chunk(2).id)
-        numbers = itertools.count(4)
+        numbers = itertools.count(CORRUPT + 1)
         eventually(
             lambda: is_right(memory, next(numbers)) and is_dropped(memory, 2),
             "news of the new master",
@@ -294,7 +301,8 @@ def test_what_a_killed_starter_has_left_stops_nobody(
 def test_a_master_that_hangs_is_read_past(
     folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(folder, source) as memory:
+    # Another member stays, or the helper might end before the one that gave it up is back.
+    with opened(folder, source) as memory, closing(RemoteMaster(folder.socket_path)):
         helper = master_pid(memory)
         stop(helper)
         try:
@@ -346,6 +354,8 @@ from pathlib import Path
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.node.task_folder import TaskFolder
 from tests.dieselfs.cache.logged_source import LoggedSource, chunk, extent
+from tests.dieselfs.cache.patience import be_patient_members
+be_patient_members()
 memory = NodeMemory.open(TaskFolder(Path(sys.argv[1])), LoggedSource(Path(sys.argv[2])), linger_s=0.2)
 assert len(memory.read(extent(chunk(1)), 0, 10)) == 10
 """
@@ -358,7 +368,7 @@ def test_a_program_that_never_closes_it_ends_in_silence(
         [sys.executable, "-W", "error", "-c", SCRIPT, folder.path, source.log],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
