@@ -198,7 +198,7 @@ def test_a_poor_jobs_node_lets_its_peers_read_the_store(
     cached.load(block_of(1))
     budget.take(4 * SIZE)
     cached.load(block_of(2))  # it would wait for 4 s
-    budget.charge(4 * SIZE)
+    budget.charge(100 * SIZE)  # more than a busy machine lets pass meanwhile
     with pytest.raises(CacheFull, match="may fetch block"):
         cached.load(block_of(3))
     assert not master.blocks.is_cached(block_of(3))
