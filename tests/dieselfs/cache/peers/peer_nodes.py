@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
-from dieselfs.cache.membership import membership
+from dieselfs.cache.membership import membership, redis_registry, view_file
 from dieselfs.cache.membership.placement import reachable
 from dieselfs.cache.membership.view_file import ViewFile
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -36,8 +37,9 @@ from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.patience import be_patient
+from tests.eventually import PATIENCE_S
 
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = PATIENCE_S
 FILE_BYTES: Final = 4000
 SPAWN: Final = multiprocessing.get_context("spawn")
 
@@ -128,6 +130,7 @@ class PeerNode:
         self, root: Path, dataset: SmallDataset, settings: PeerSettings, **options: object
     ) -> None:
         self._view = ViewFile(TaskFolder.at(settings.task, root).path)
+        self._began = time.monotonic()
         self._told, theirs = SPAWN.Pipe()
         self.process = SPAWN.Process(
             target=_serve, args=(theirs, root, dataset, settings, options), daemon=True
@@ -152,9 +155,14 @@ class PeerNode:
         return found
 
     def sees(self, count: int) -> bool:
-        """Whether its processes may ask so many, itself included."""
+        """Whether its processes may ask so many, itself included.
+
+        A view that an earlier process of the node has left does not count.
+        """
         view = self._view.current()
-        return view is not None and len(reachable(view)) == count
+        if view is None or any(at < self._began for at in view.answered.values()):
+            return False
+        return len(reachable(view)) == count
 
     def kill(self) -> None:
         self.process.kill()
@@ -212,6 +220,9 @@ def _be_quick_and_patient() -> None:
     peer_cache.STEADY_S = 0.2  # type: ignore[misc]
     node_share.COUNTED_EVERY_S = 0.1  # type: ignore[misc]
     membership.PING_EVERY_S = membership.HEARTBEAT_S = 0.1  # type: ignore[misc]
+    peer_cache.SETTLED_S = 10 * DEADLINE_S  # type: ignore[misc]
+    view_file.OLDEST_S = 10 * DEADLINE_S  # type: ignore[misc]
+    membership.LEASE_S = redis_registry.LEASE_S = DEADLINE_S  # type: ignore[attr-defined]
     be_patient()
 
 
