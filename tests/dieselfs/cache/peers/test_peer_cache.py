@@ -19,7 +19,7 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
-from dieselfs.cache.membership import membership
+from dieselfs.cache.membership import membership, view_file
 from dieselfs.cache.membership.owners import Shares
 from dieselfs.cache.membership.view_file import ViewFile
 from dieselfs.cache.node.master import Master
@@ -120,6 +120,7 @@ def nodes(
     """No thread is left."""
     monkeypatch.setattr(membership, "PING_EVERY_S", 0.1)
     monkeypatch.setattr(node_share, "COUNTED_EVERY_S", 0.1)
+    monkeypatch.setattr(view_file, "OLDEST_S", 10 * DEADLINE_S)
     threads = set(threading.enumerate())
     made = Nodes(tmp_path, dataset)
     yield made
@@ -285,6 +286,7 @@ def settings_of_one() -> PeerSettings:
     return PeerSettings("task", SECRET, StaticPeers((listen,)), listen, nodes=1)
 
 
+@pytest.mark.usefixtures("patient_members")
 @pytest.mark.parametrize("lead", [True, False], ids=["leader", "helper"])
 def test_a_tasks_processes_are_told_of_its_peers(
     node_memory_of_the_tests: Path, dataset: SmallDataset, lead: bool
