@@ -31,8 +31,8 @@ class AdoptedBlocks:
             if result is None:
                 if name not in self._waiting:
                     return
-                del self._waiting[name]
                 mine = self._under_way[name] = Future()
+                del self._waiting[name]  # in this order: the first look takes no lock
         if result is not None:
             result.result()
             return
