@@ -19,10 +19,10 @@ from chunkstore.stores.object_store import Buffer
 from chunkstore.stores.retrying import RetryingStore, RetryPolicy
 from chunkstore.uploader import Uploader
 from tests.chunkstore.packed import StoreWrapper
+from tests.eventually import PATIENCE_S as PATIENCE
 
 NAME = "pets"
 SIZE = 1000
-PATIENCE = 20.0
 
 
 def chunk(number: int, payload: Iterable[Buffer] | None = None, size: int = SIZE) -> SealedChunk:
@@ -262,7 +262,8 @@ class TestFailure:
         assert list(store.list("")) == []
 
     def test_a_chunk_that_is_there_already(self, store: GatedStore, delivered: Delivered) -> None:
-        with Uploader(store, NAME, delivered) as uploader:
+        # Of two threads the second one may store first, and then nothing is delivered.
+        with Uploader(store, NAME, delivered, threads=1) as uploader:
             uploader.submit(chunk(0))
             uploader.submit(chunk(0))
             with pytest.raises(AlreadyExists):
@@ -299,7 +300,7 @@ def test_a_bad_source_may_be_told_and_the_others_go_on() -> None:
         uploader.wait()
     assert delivered == [chunks[0], chunks[2]]
     assert told == [(chunks[1], "changed")]
-    assert [info.key for info in store.list("")] == [key(1), key(3)]
+    assert {info.key for info in store.list("")} == {key(1), key(3)}  # stored in any order
 
 
 class ReadAnew:
