@@ -19,10 +19,10 @@ from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from tests.chunkstore.packed import StoreWrapper
+from tests.eventually import PATIENCE_S as PATIENCE
 
 HOUR = 3600.0
 NOW_S = int(time.time())
-PATIENCE = 20.0
 
 Open = Callable[..., GroupCommit]
 
