@@ -20,6 +20,7 @@ from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.resilient import ResilientStore
 from tests.chunkstore.packed import DATASET, CountingStore, Packed
+from tests.eventually import PATIENCE_S
 
 LARGE = 3 * BLOCK_BYTES + 1000
 FILES = {
@@ -470,7 +471,7 @@ class TestReadMany:
         class Store(CountingStore):
             def before(self, call: str, key: str) -> None:
                 if call == "get_range":
-                    together.wait(20)
+                    together.wait(PATIENCE_S)
 
         store = Store(MemoryObjectStore())
         packed.store_in(store)
