@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.eventually import scaled_by_load
+from tests.conftest import processes_with
+from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 
 FOLDER = Path(__file__).parents[2] / "contrib/slurm"
 COMMENT = "dieselfs:dataset=imagenet,speed=114MB/s,passes=90,gpus=8"
@@ -180,7 +181,7 @@ def write_dlcmd(folder: Path, script: str, **settings: object) -> None:
     dlcmd = folder / "dlcmd"
     dlcmd.write_text(f"#!/bin/sh\n{script}\n")
     dlcmd.chmod(0o755)
-    given = {"DLCMD": dlcmd, "LOG": folder / "log", **settings}
+    given = {"DLCMD": dlcmd, "LOG": folder / "log", "LIMIT_S": 50, **settings}
     lines = [f"DIESELFS_SLURM_{name}={value}" for name, value in given.items()]
     lines.append(f"CALLS={folder}/calls")
     (folder / "settings.env").write_text("\n".join(lines))
@@ -193,7 +194,7 @@ def run_hook(folder: Path, context: str, comment: str = COMMENT) -> float:
         [folder / "hook"],
         env=environment(context, comment),
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -242,22 +243,13 @@ def test_what_fails_is_logged_and_fails_no_job(installed: Path, script: str, sai
 
 
 def test_a_hook_ends_in_its_time(installed: Path) -> None:
-    # It leaves a child that has its output open, too.
-    write_dlcmd(
-        installed, "tail -f /dev/null & echo $! $$ >>$CALLS; exec tail -f /dev/null", LIMIT_S=0.3
-    )
-    assert run_hook(installed, "prolog_slurmctld") < scaled_by_load(10)
-    assert "not done within 0.3 s, and ended" in (installed / "log").read_text()
-    for pid in (installed / "calls").read_text().split():
-        assert not is_running(int(pid))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in ("Z", "X")
+    # It leaves a child that has its output open, too: a busy machine takes its time to start both.
+    limit_s = round(scaled_by_load(0.3), 1)
+    write_dlcmd(installed, "tail -f /dev/null & exec tail -f /dev/null", LIMIT_S=limit_s)
+    assert run_hook(installed, "prolog_slurmctld") < limit_s + scaled_by_load(10)
+    assert f"not done within {limit_s:g} s, and ended" in (installed / "log").read_text()
+    # A process that is killed runs until it is scheduled.
+    eventually(lambda: not processes_with(f"CALLS={installed}/calls"), "both are gone")
 
 
 @pytest.mark.parametrize("broken", ["no program", "no Python", "no dlcmd", "settings", "log"])
