@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from metadata.kv import redis_slot
+from tests.eventually import PATIENCE_S
 from tests.services.redis_processes import RedisCluster, RedisProcess
 
 
@@ -23,14 +25,22 @@ def _redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCl
 
 
 @pytest.fixture
-def redis_url(_redis_server: RedisProcess) -> str:
+def patient_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of one slot wait for a Redis that a busy machine stalls. Their 0.6 s are for a test
+    that pauses it."""
+    monkeypatch.setattr(redis_slot, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(redis_slot, "LOOK_UP_S", PATIENCE_S)
+
+
+@pytest.fixture
+def redis_url(_redis_server: RedisProcess, patient_redis: None) -> str:
     with _redis_server.client() as client:
         client.flushall()
     return _redis_server.url
 
 
 @pytest.fixture
-def redis_cluster_url(_redis_cluster: RedisCluster) -> str:
+def redis_cluster_url(_redis_cluster: RedisCluster, patient_redis: None) -> str:
     for master in _redis_cluster.masters():
         with master.client() as client:
             client.flushall()

@@ -9,7 +9,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -30,6 +31,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that refuses connections: nobody else can listen there."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield int(bound.getsockname()[1])
 
 
 class RedisProcess:
@@ -196,6 +205,12 @@ class RedisCluster:
             with node.client() as client:
                 client.config_set("cluster-node-timeout", 15_000)
                 client.config_set("hz", 1)
+
+    def bear_stalls(self) -> None:
+        """Take no node for failed that a busy machine stalls."""
+        for node in self.nodes:
+            with node.client() as client:
+                client.config_set("cluster-node-timeout", 60_000)
 
     def is_whole(self) -> bool:
         """Every slot is served, every node agrees, every replica follows."""

@@ -20,6 +20,7 @@ from dieselfs.allocation.directory.redis_directory import RedisDirectory
 from dieselfs.errors import RegistryUnavailable
 from metadata import keys
 from metadata.errors import IndexUnavailable
+from metadata.kv import redis_board
 from tests.contracts.allocation_directory import (
     ID,
     LEASE_S,
@@ -33,7 +34,7 @@ from tests.contracts.allocation_directory import (
     readers_of,
 )
 from tests.eventually import eventually, scaled_by_load
-from tests.services.redis_processes import RedisCluster, RedisProcess, free_port
+from tests.services.redis_processes import RedisCluster, RedisProcess, refusing_port
 
 MAPS = {
     "caches": keys.ALLOCATED_CACHES,
@@ -113,13 +114,14 @@ def test_the_index_says_where_the_directory_is() -> None:
 
 
 def test_a_redis_that_is_away() -> None:
-    directory = RedisDirectory(f"redis://127.0.0.1:{free_port()}/0")
-    for call in calls_of(directory):
-        with pytest.raises(RegistryUnavailable, match="Redis runs there"):
-            call()
-    directory.resign("a")
-    directory.withdraw(READER)
-    directory.close()
+    with refusing_port() as port:
+        directory = RedisDirectory(f"redis://127.0.0.1:{port}/0")
+        for call in calls_of(directory):
+            with pytest.raises(RegistryUnavailable, match="Redis runs there"):
+                call()
+        directory.resign("a")
+        directory.withdraw(READER)
+        directory.close()
 
 
 def test_a_redis_that_hangs_and_goes_on(own_redis_server: RedisProcess) -> None:
@@ -160,11 +162,15 @@ def test_all_keys_are_in_one_slot_and_the_leases_expire(place: RedisPlace) -> No
         assert len(expires) == 4  # the leases and the leader; decisions stay
 
 
-def test_a_directory_that_was_lost_has_another_life(redis_url: str) -> None:
+def test_a_directory_that_was_lost_has_another_life(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = RedisDirectory(redis_url)
     directory.allocate_cache_size("imagenet", ID, 1, origin="hand")
-    first = directory.beat(made_lease(), LEASE_S)
-    again = directory.beat(made_lease(), LEASE_S)
+    with monkeypatch.context() as patched:  # a machine that stalls here makes no break
+        patched.setattr(redis_board, "_BREAK_US", str(int(LEASE_S * 1e6)))
+        first = directory.beat(made_lease(), LEASE_S)
+        again = directory.beat(made_lease(), LEASE_S)
     assert (again.life, again.since) == (first.life, first.since)
     assert again.awake_s > first.awake_s == 0.0
     assert directory.decisions().life == first.life
@@ -264,8 +270,11 @@ def test_a_record_is_json_for_people(redis_url: str) -> None:
     directory.close()
 
 
-def test_the_directory_moves_with_its_slot(own_redis_cluster: RedisCluster) -> None:
+def test_the_directory_moves_with_its_slot(
+    own_redis_cluster: RedisCluster, patient_redis: None
+) -> None:
     """A master and its replica change places, and then the new master is gone."""
+    own_redis_cluster.bear_stalls()
     directory = RedisDirectory(own_redis_cluster.url)
     directory.allocate_remote_io("resnet", 2.0, origin="hand")
     life = directory.beat(made_lease(), LEASE_S).life
