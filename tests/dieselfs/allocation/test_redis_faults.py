@@ -26,6 +26,8 @@ from tests.eventually import eventually, scaled_by_load
 from tests.forked_programs import FORKER, ForkedProgram
 from tests.services.redis_processes import RedisProcess
 
+pytestmark = pytest.mark.usefixtures("patient_redis")  # it is killed, and never paused
+
 TOTAL = 10e6
 DATASET_BYTES = 1 << 40
 SPEEDS = {"fast": 30e6, "slow": 2e6}
@@ -116,14 +118,17 @@ def test_allocators_and_the_redis_are_killed(own_redis_server: RedisProcess) -> 
     with ExitStack() as processes, readers_of(url) as readers:
         started = [processes.enter_context(allocator_process(url)) for _ in range(2)]
         eventually(
-            lambda: sum(readers.allowed()) == pytest.approx(TOTAL) and None not in readers.rates(),
+            lambda: (
+                sum(readers.allowed()) == pytest.approx(TOTAL)
+                and None not in readers.rates().values()
+            ),
             "an allocation",
         )
         eventually(lambda: max(readers.allowed()) < 0.6 * TOTAL, "equal shares")
         before = readers.rates()
         with watched(readers) as sums:
             # The leader is killed: the other one takes over.
-            first = _leader(own_redis_server)
+            first = eventually(lambda: _leader(own_redis_server), "a leader")
             [leading] = [each for each in started if f":{each.pid}:" in first]
             leading.send_signal(signal.SIGKILL)
             killed_at = time.monotonic()
