@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -71,7 +72,7 @@ class KubernetesServer:
     def __init__(self) -> None:
         self.state = State()
         self._uids = itertools.count(1)
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
         self.port = 0
 
     @property
@@ -93,6 +94,7 @@ class KubernetesServer:
             self.end_watches()
             self._server.shutdown()
             self._thread.join()
+            self._server.end_requests()
             self._server.server_close()
             self._server = None
 
@@ -199,10 +201,27 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False
     request_queue_size = 64
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._connections: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def end_requests(self) -> None:
+        """End idle connections now, and others when they have their answers."""
+        for connection in [*self._connections]:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = 0.5  # of idle connections, so that the server ends soon
 
     @property
     def state(self) -> State:

@@ -52,6 +52,11 @@ class Cluster:
         self.pods.beat(self.directory)
         return True
 
+    def sees(self, server: KubernetesServer) -> bool:
+        """Whether the watch has brought all annotations that pods have."""
+        seen = self.pods._watched.pods() or {}
+        return all(server.annotations(pod.name) == pod.annotations for pod in seen.values())
+
     def rates(self) -> dict[str, float]:
         return {each.job: each.bytes_per_s for each in self.directory.decisions().ios}
 
@@ -241,6 +246,8 @@ def test_annotations_edited_by_hand(
     server.add("c", {PREFIX + "dataset": "imagenet"})
     server.add("d", asks("d", speed="800Mbit/s"))
     eventually(lambda: cluster.beat() and given(server, "a") and given(server, "d"))
+    # A share that is still to be written would replace what is edited before anybody sees it.
+    eventually(lambda: cluster.beat() and not cluster.pods.waiting)
     server.annotate("a", remote_io="plenty")
     eventually(lambda: cluster.beat() and given(server, "a")["remote-io"] != "plenty")
     for said in (
@@ -310,14 +317,14 @@ def test_a_thousand_pods_cost_two_requests_a_second(
 def test_nothing_is_written_while_another_allocator_leads(
     server: KubernetesServer, tmp_path: Path
 ) -> None:
-    for number in range(50):
+    for number in range(500):  # for 25 s: this thread may be late
         server.add(f"pod-{number}", asks("a"))
     cluster = Cluster(opened(server, tmp_path, 20.0), tmp_path / "directory")
     eventually(lambda: cluster.beat() and server.requests("patch"))
     cluster.pods.rest()
     assert cluster.pods.waiting == 0
     cluster.pods.close()
-    assert len(server.requests("patch")) < 50
+    assert len(server.requests("patch")) < 500
 
 
 def test_less_is_written_before_more(server: KubernetesServer, cluster: Cluster) -> None:
@@ -325,7 +332,8 @@ def test_less_is_written_before_more(server: KubernetesServer, cluster: Cluster)
         cluster.directory.allocate_remote_io(job, rate, origin="hand")
         server.add(job, asks(job))
     eventually(lambda: cluster.beat() and given(server, "a") and given(server, "b"))
-    eventually(lambda: cluster.beat() and not cluster.pods.waiting)
+    # Whether a share is less is told by the annotations that the watch has shown.
+    eventually(lambda: cluster.beat() and not cluster.pods.waiting and cluster.sees(server))
     patches = len(server.requests("patch"))
     for job, rate in (("a", 90e6), ("b", 10e6)):
         cluster.directory.allocate_remote_io(job, rate, origin="hand")
