@@ -12,11 +12,12 @@ import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers import reader_allocation
 from dieselfs.allocation.readers.caller_jobs import IDLE_S, CallerJobs
 from dieselfs.allocation.readers.job_allocations import JobAllocations
 from dieselfs.allocation.readers.process_jobs import job_of_process, started_at
 from dieselfs.cache.node.task_folder import VARIABLE
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 POD = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 SLURM = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"
@@ -92,6 +93,8 @@ class Node:
         from dieselfs.allocation.readers.reader_allocation import AllocationSettings
 
         monkeypatch.setenv(VARIABLE, str(folder))
+        # What is fetched before the first beat is no speed.
+        monkeypatch.setattr(reader_allocation, "_FIRST_S", PATIENCE_S)
         self.proc, self.now = folder / "proc", 0.0
         self.proc.mkdir()
         self.directory = FolderDirectory(folder / f"dieselfs-allocations-{os.geteuid()}")
