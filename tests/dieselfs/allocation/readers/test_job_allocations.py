@@ -12,11 +12,12 @@ import pytest
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S, ByteBudget
 from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers import reader_allocation
 from dieselfs.allocation.readers.job_allocations import JobAllocations
 from dieselfs.allocation.readers.observed import CachedDataset
 from dieselfs.allocation.readers.reader_allocation import AllocationSettings
 from dieselfs.cache.node.task_folder import VARIABLE
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 DATASET = DatasetRef("pets", bytes(16))
 
@@ -24,6 +25,7 @@ DATASET = DatasetRef("pets", bytes(16))
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDirectory:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr(reader_allocation, "_FIRST_S", PATIENCE_S)  # budgets are looked at then
     return FolderDirectory(tmp_path / f"dieselfs-allocations-{os.geteuid()}")
 
 
