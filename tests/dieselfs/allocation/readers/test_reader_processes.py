@@ -13,6 +13,7 @@ import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers import reader_allocation
 from dieselfs.allocation.readers.reader_allocation import AllocationSettings, ReaderAllocation
 from dieselfs.cache.node.task_folder import VARIABLE
 from tests.contracts.key_value_store_contract import fork
@@ -26,6 +27,7 @@ RATE = 8e6
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDirectory:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr(reader_allocation, "_FIRST_S", PATIENCE_S)  # then the rate is known
     made = FolderDirectory(tmp_path / f"dieselfs-allocations-{os.geteuid()}")
     made.allocate_remote_io("resnet", RATE, origin="hand")
     return made
@@ -65,6 +67,7 @@ def test_a_child_that_is_forked_while_its_parent_asks_does_not_hang(
 
 def read_until(allocation: ReaderAllocation, ready: Event, stop: Event) -> None:
     """Read as a worker does, in a process of its own."""
+    reader_allocation._FIRST_S = PATIENCE_S  # type: ignore[misc]  # as in this one, if spawned
     take(allocation)
     ready.set()
     stop.wait(PATIENCE_S)
