@@ -15,6 +15,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.policies.segment_buckets import key_of
 from chunkstore.ssd.reader_tags import ReaderTags, decided_segment
 from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.cache.advice import recorder as recorder_module
 from dieselfs.cache.advice.recorder import MIN_TRACE_BYTES, Recorder, TraceSettings
 from dieselfs.cache.advice.recording_store import RecordingStore
 from dieselfs.cache.advice.trace_file import read_trace
@@ -22,6 +23,13 @@ from dieselfs.cache.trace_options import TraceOptions, trace_settings, typed_opt
 from dieselfs.config import load_config
 from dieselfs.errors import LocalFileError, UsageError
 from tests.dieselfs.cache.advice.made_events import request, specification
+from tests.eventually import PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def _flushed_by_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder's thread writes nothing by itself before the end."""
+    monkeypatch.setattr(recorder_module, "FLUSH_S", 3600.0)
 
 
 def keys_of(path: Path) -> Sequence[int]:
@@ -35,9 +43,9 @@ def test_what_is_flushed_outlives_the_process(tmp_path: Path) -> None:
     recorder.flush()
     recorder(request(2))
     assert keys_of(tmp_path / "trace") == [1]
-    recorder.close()
+    recorder.close(PATIENCE_S)
     recorder(request(3))
-    recorder.close()
+    recorder.close(PATIENCE_S)
     assert keys_of(tmp_path / "trace") == [1, 2]
 
 
@@ -45,7 +53,7 @@ def test_a_second_recorder_overwrites_nothing(tmp_path: Path) -> None:
     for key in (1, 2, 3):
         recorder = Recorder(TraceSettings(tmp_path / "trace"))
         recorder(request(key))
-        recorder.close()
+        recorder.close(PATIENCE_S)
     assert [keys_of(path) for path in sorted(tmp_path.iterdir())] == [[1], [2], [3]]
     assert (tmp_path / "trace.3").exists()
 
@@ -58,7 +66,7 @@ def test_the_size_is_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             recorder(request(key))
         recorder.flush()
     assert not recorder.is_recording
-    recorder.close()
+    recorder.close(PATIENCE_S)
     assert (tmp_path / "trace").stat().st_size <= MIN_TRACE_BYTES
     assert len(keys_of(tmp_path / "trace")) == 2000
     assert sum("has reached its size" in line for line in caplog.messages) == 1
@@ -79,7 +87,7 @@ def test_a_disk_that_fails_ends_the_trace(
         patched.setattr(os, "write", full)
         recorder.flush()
     recorder(request(3))
-    recorder.close()
+    recorder.close(PATIENCE_S)
     assert keys_of(tmp_path / "trace") == [1]
     assert [line for line in caplog.messages if "No space left" in line]
 
@@ -90,7 +98,7 @@ def test_an_event_that_cannot_be_encoded_ends_the_trace(
     recorder = Recorder(TraceSettings(tmp_path / "trace"))
     recorder(request(-1))
     recorder.flush()
-    recorder.close()
+    recorder.close(PATIENCE_S)
     assert len(caplog.messages) == 1
     assert keys_of(tmp_path / "trace") == []
 
@@ -98,7 +106,7 @@ def test_an_event_that_cannot_be_encoded_ends_the_trace(
 def test_a_folder_that_has_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder(TraceSettings(tmp_path / "absent/trace"))
     recorder(request(1))
-    recorder.close()
+    recorder.close(PATIENCE_S)
     assert "no trace is recorded" in caplog.text
 
 
@@ -108,7 +116,7 @@ def test_a_forked_child_does_not_record(tmp_path: Path) -> None:
     recorder.renew()  # as a forked child does
     recorder(request(2))
     recorder.flush()
-    recorder.close()
+    recorder.close(PATIENCE_S)
     assert keys_of(tmp_path / "trace") == []
 
 
@@ -151,7 +159,7 @@ def test_reads_without_an_ssd_tier_are_recorded(tmp_path: Path) -> None:
     recording.get(chunk_key("pets", chunks[1]))
     recording.publish(specification())
     assert not recording.forget(chunk_key("pets", chunks[0]))
-    recorder.close()
+    recorder.close(PATIENCE_S)
     found = read_trace(tmp_path / "trace")
     assert found.records["key"].tolist() == [
         key_of(decided_segment(chunk.value, 0)) for chunk in chunks
