@@ -20,7 +20,7 @@ from dieselfs.cache.jobs.job_beats import watch_jobs
 from dieselfs.cache.jobs.reader_jobs import ReaderJobs
 from tests.dieselfs.cache.jobs.made_jobs import ORDER, READER, MemoryJobs, made_record
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, chunk_id
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 MADE = MadeSnapshot.even(3, 1, 10)
 SNAPSHOT = MADE.as_snapshot()
@@ -29,6 +29,7 @@ FUTURE = PolicyChoice("future")
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> MemoryJobs:
+    eventually(lambda: not has_thread(), "the end of another test's thread")
     found = MemoryJobs()
     for module in (reader_jobs, job_beats):
         monkeypatch.setattr(module, "job_registry", lambda _: found)
@@ -65,7 +66,7 @@ def test_whoever_sets_nothing_notices_nothing(registry: MemoryJobs, tmp_path: Pa
     plain = made_tier(tmp_path, PolicyChoice())
     for jobs in (begun("job"), begun("job", plain), begun("", has_cluster=True)):
         assert not has_thread()
-        jobs.close()
+        jobs.close(PATIENCE_S)
     assert begun("").tags == dataset_tags(MADE.dataset)
     assert not has_thread()
 
@@ -79,7 +80,7 @@ def test_a_mount_with_a_policy_publishes_until_it_ends(
     [record] = registry.held.values()
     assert (record.job, record.dataset) == (job, "made")
     assert jobs.tags.job == record.name
-    jobs.close()
+    jobs.close(PATIENCE_S)
     assert registry.held == {}
     assert not has_thread()
 
@@ -89,13 +90,13 @@ def test_a_reader_of_what_no_cache_keeps_publishes_nothing(registry: MemoryJobs)
     eventually(lambda: registry.held)
     jobs.tags.may_keep = False
     eventually(lambda: not registry.held)
-    jobs.close()
+    jobs.close(PATIENCE_S)
 
 
 def test_a_job_that_reads_through_a_cluster_publishes(registry: MemoryJobs) -> None:
     jobs = begun("resnet", has_cluster=True)
     eventually(lambda: registry.held)
-    jobs.close()
+    jobs.close(PATIENCE_S)
 
 
 def test_a_policy_that_is_chosen_later_is_told_what_others_read(
@@ -111,7 +112,7 @@ def test_a_policy_that_is_chosen_later_is_told_what_others_read(
     eventually(lambda: len(registry.held) == 2, "it publishes too")
     tier.policies.observe(None)
     eventually(lambda: list(registry.held) == [READER], "without a policy the record goes")
-    jobs.close()
+    jobs.close(PATIENCE_S)
 
 
 def test_a_store_that_records_is_told_what_others_read(registry: MemoryJobs) -> None:
@@ -124,7 +125,7 @@ def test_a_store_that_records_is_told_what_others_read(registry: MemoryJobs) -> 
     jobs.begin(lambda: None, partial(next, reads))
     eventually(lambda: any(getattr(each, "reader", "") == READER for each in seen))
     eventually(lambda: len(registry.held) == 2, "it publishes too")
-    jobs.close()
+    jobs.close(PATIENCE_S)
 
 
 def test_the_bucket_map_follows_the_choice(registry: MemoryJobs, tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_the_bucket_map_follows_the_choice(registry: MemoryJobs, tmp_path: Path)
     assert jobs.tags.bucket_of(chunk_id(0).value) == "made:d0"
     tier.policies.choose(FUTURE)
     eventually(lambda: jobs.tags.bucket_of(chunk_id(0).value) == "made")
-    jobs.close()
+    jobs.close(PATIENCE_S)
 
 
 def test_a_cache_node_watches(registry: MemoryJobs, tmp_path: Path) -> None:
@@ -145,6 +146,6 @@ def test_a_cache_node_watches(registry: MemoryJobs, tmp_path: Path) -> None:
     watching: Callable[[Observed], None] = seen.append
     tier.policies.observe(watching)
     eventually(lambda: seen)
-    watched.close()
+    watched.close(PATIENCE_S)
     assert not has_thread()
     assert list(registry.held) == [READER]
