@@ -151,7 +151,10 @@ def test_many_who_want_a_chunk_read_it_once(tier: SsdTier) -> None:
     assert len(node.store.gets) == 1
 
 
-def test_a_part_costs_a_part_of_the_ssd_and_several_cost_the_chunk(tier: SsdTier) -> None:
+def test_a_part_costs_a_part_of_the_ssd_and_several_cost_the_chunk(
+    tier: SsdTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cache.cluster.dataset_chunks.BURST_S", 60.0)
     node = Node(tier)
     ref = node.refs[0]
     node.on_the_ssd(ref)
@@ -220,7 +223,7 @@ def test_an_ssd_that_writes_slowly_holds_up_nobody_and_who_asks_for_parts_hears_
     append = SegmentStore.append
 
     def writes_when_let(store: SegmentStore, *insert: Any) -> bool:
-        assert lets.acquire(timeout=9)
+        assert lets.acquire(timeout=60)  # three refusals of 2 s, and what a machine stalls
         return append(store, *insert)
 
     monkeypatch.setattr(SegmentStore, "append", writes_when_let)
