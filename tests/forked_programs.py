@@ -116,10 +116,13 @@ _IMPORTED_FIRST = (
     "metadata.kv.redis_server",
     "multiprocessing.popen_fork",
     "numpy.ma",
+    "tests.dieselfs.cache.patience",
     "tests.faults.flapping_store",
     "tests.mount.daemon",
 )
 """What forked programs need, or each of them would import it again."""
+PATIENT = "DIESELFS_TEST_PATIENT"
+"""Forked programs with this variable, and those that they start, bear peers that stall."""
 _PADDING = "x" * 8192
 """Room for the command lines of programs, which others read in /proc."""
 _MAX_REQUEST_BYTES = 1 << 17
@@ -480,6 +483,8 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> Callable[[], Any
         os.close(fd)
     os.environ.clear()
     os.environ.update(request["env"])
+    if PATIENT in os.environ:
+        importlib.import_module("tests.dieselfs.cache.patience").be_patient()
     for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if folder and folder not in sys.path:
             sys.path.append(folder)

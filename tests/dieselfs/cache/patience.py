@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dieselfs.cache.cluster import peers
 from dieselfs.cache.task import master_process, remote_master, task_session
 from dieselfs.cache.wire import frame_stream, peer_connection, peer_server, slow_peer_detector
 from tests.eventually import PATIENCE_S
@@ -21,6 +22,7 @@ def be_patient(set_value: Callable[[object, str, object], None] = setattr) -> No
     set_value(peer_server, "HANDSHAKE_S", PATIENCE_S)
     set_value(frame_stream, "FRAME_S", PATIENCE_S)
     set_value(slow_peer_detector, "TOO_SLOW_S", PATIENCE_S)
+    set_value(peers, "FIRST_LOOK_S", PATIENCE_S)
 
 
 def be_patient_members(set_value: Callable[[object, str, object], None] = setattr) -> None:

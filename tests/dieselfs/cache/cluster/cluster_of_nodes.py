@@ -28,7 +28,7 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 from tests.eventually import eventually
-from tests.forked_programs import FORKER, ForkedProgram
+from tests.forked_programs import FORKER, PATIENT, ForkedProgram
 from tests.peers.task_nodes import DLCMD, PeerDataset
 from tests.services.redis_processes import free_port
 from tests.stopping import stop
@@ -70,6 +70,7 @@ class NodeProcess:
             "DIESELFS_STORE": f"disk://{self.disk}",
             "DIESELFS_INDEX": self.index or f"lmdb://{self.folder}/index",
             "DIESELFS_SNAPSHOTS": str(self.folder / "snapshots"),
+            PATIENT: "1",
         }
         command = [sys.executable, str(DLCMD), "serve", "--cache-cluster", self.cache_cluster]
         command += ["--listen", str(self.address), "--ssd", str(self.folder / "ssd")]

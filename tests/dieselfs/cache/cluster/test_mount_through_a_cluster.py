@@ -27,7 +27,7 @@ from tests.dieselfs.cache.cluster.cluster_of_nodes import (
     ring_of,
 )
 from tests.eventually import PATIENCE_S, eventually
-from tests.forked_programs import run_forked
+from tests.forked_programs import PATIENT, run_forked
 from tests.mount.mounting import is_alive
 from tests.peers.task_nodes import DLCMD, NAME, PeerDataset, make_dataset
 
@@ -39,9 +39,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
 
 @contextmanager
 def mounted(
-    folder: Path, dataset: PeerDataset, nodes: list[NodeProcess], *flags: str
+    folder: Path,
+    dataset: PeerDataset,
+    nodes: list[NodeProcess],
+    *flags: str,
+    is_patient: bool = True,
 ) -> Iterator[Path]:
-    """By `dlcmd mount`, in the background, with 64 MiB of memory of its own task."""
+    """By `dlcmd mount`, in the background, with 64 MiB of memory of its own task. A patient one
+    waits for nodes that stall."""
     mountpoint = folder / "mnt"
     mountpoint.mkdir(parents=True)
     cache_cluster = "r@" + ",".join(str(node.address) for node in nodes)
@@ -63,6 +68,7 @@ def mounted(
         "DIESELFS_STORE": f"disk://{dataset.disk}",
         "DIESELFS_INDEX": f"lmdb://{folder}/index",
         "DIESELFS_SNAPSHOTS": str(dataset.snapshot.parent),
+        **({PATIENT: "1"} if is_patient else {}),
     }
     said = run_forked(command, env=environment)
     assert said.returncode == 0, said.stderr
@@ -124,7 +130,8 @@ def test_mounts_read_the_store_once_and_do_not_notice_that_nodes_stop_and_die(
                 node, fault = faults[number]
                 node.send(fault)
 
-        with mounted(tmp_path / "second", dataset, nodes) as mountpoint:
+        second = mounted(tmp_path / "second", dataset, nodes, is_patient=False)
+        with second as mountpoint:
             with ThreadPoolExecutor(1) as threads:
                 threads.submit(read_all, mountpoint, dataset, between).result(PATIENCE_S)
             shown = ring_of_mount(mountpoint)
@@ -157,7 +164,7 @@ def test_the_own_ssd_is_asked_before_the_cluster_and_keeps_what_that_sends(
 def shown_by(*command: str) -> list[dict[str, Any]]:
     said = run_forked(
         [sys.executable, str(DLCMD), *command, "--json"],
-        env={**os.environ, "DIESELFS_CACHE_CLUSTER_SECRET": SECRET},
+        env={**os.environ, "DIESELFS_CACHE_CLUSTER_SECRET": SECRET, PATIENT: "1"},
         timeout=PATIENCE_S,
     )
     said.check_returncode()
