@@ -103,6 +103,7 @@ def costs(
     return found == wanted or (found > wanted and have_stalled(nodes))
 
 
+@pytest.mark.usefixtures("patience")
 def test_each_chunk_leaves_the_store_once_however_many_read(
     dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
 ) -> None:
@@ -129,6 +130,7 @@ def test_each_chunk_leaves_the_store_once_however_many_read(
     assert [arenas(node.process.pid) for node in three if node.process] == [0, 0, 0]
 
 
+@pytest.mark.usefixtures("patience")
 def test_parts_of_files(
     dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
 ) -> None:
@@ -139,6 +141,7 @@ def test_parts_of_files(
     assert client.source.statistics().bytes_from_store == 0
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_forked_child_and_a_pickled_copy_read_through_the_ring(
     dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
 ) -> None:
@@ -234,16 +237,16 @@ def test_a_node_that_stops_or_dies_costs_reads_of_the_store(
 
             reader = threading.Thread(target=read)
             reader.start()
-            assert has_begun.wait(MOST_S)
+            assert has_begun.wait(PATIENCE_S)
             fault()
-            reader.join(3 * MOST_S)
+            reader.join(PATIENCE_S)
 
         read_while(lambda: nodes[0].send(signal.SIGSTOP))
         # The other node takes the share over: who comes now reads the store once, and the next one
-        # not at all.
+        # not at all, unless that node was late too.
         later = client_of(nodes)
         warm(later)
-        assert costs(dataset, nodes, lambda: warm(later), 0)
+        eventually(lambda: costs(dataset, nodes, lambda: warm(later), 0), "the store is not read")
         read_while(lambda: nodes[1].end(signal.SIGKILL))
         read_while(lambda: nodes[0].send(signal.SIGCONT))
         assert len(slowest) == 3, "no read fails"
@@ -256,10 +259,15 @@ def test_a_node_that_stops_or_dies_costs_reads_of_the_store(
 
         eventually(is_back, "the node that was stopped is asked again")
         before = client.source.statistics().bytes_from_peers
-        warm(client)
-        assert client.source.statistics().bytes_from_peers > before
+
+        def is_asked() -> bool:
+            warm(client)
+            return client.source.statistics().bytes_from_peers > before
+
+        eventually(is_asked, "the node sends chunks")  # it may be late once more
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_node_that_joins_takes_its_share_and_no_more(
     dataset: PeerDataset,
     tmp_path: Path,
@@ -305,6 +313,7 @@ def test_a_node_that_joins_takes_its_share_and_no_more(
         assert costs(dataset, nodes, lambda: warm(client), 0)
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_node_that_starts_again_has_what_its_ssd_holds(
     dataset: PeerDataset, tmp_path: Path, client_of: Callable[..., RingClient]
 ) -> None:
@@ -337,6 +346,7 @@ def test_a_node_that_starts_again_has_what_its_ssd_holds(
         assert node.log.rstrip().endswith("ended")
 
 
+@pytest.mark.usefixtures("patience")
 def test_large_files_leave_the_store_once(tmp_path: Path) -> None:
     large = make_dataset(tmp_path, 1, 18 << 20)
     settings = CacheNodeSettings(
