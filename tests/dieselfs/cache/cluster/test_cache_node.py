@@ -36,6 +36,8 @@ from tests.eventually import eventually
 from tests.peers.task_nodes import NAME, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 
 class HangingStore(ReadWrapper):
     """Reads wait until it answers."""
