@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dieselfs.allocation.allocator.capacity import ClusterCapacity
 from dieselfs.allocation.allocator.present_jobs import present_jobs
 from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers import reader_allocation
 from tests.dieselfs.cache.cluster.cluster_of_nodes import (
     JobReader,
     NodeProcess,
@@ -26,6 +27,8 @@ from tests.dieselfs.cache.cluster.test_mount_through_a_cluster import mounted
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 from tests.own_node_memory import own_node_memory
 from tests.peers.task_nodes import PeerDataset, make_dataset
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 MIB = 1 << 20
 MB = 1e6
@@ -40,8 +43,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
 
 
 @pytest.fixture
-def directory() -> Iterator[FolderDirectory]:
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderDirectory]:
     """The allocation directory of this test's processes, and of the nodes that they start."""
+    monkeypatch.setattr(reader_allocation, "_FIRST_S", PATIENCE_S)  # no byte before the rate
     with own_node_memory():
         made = FolderDirectory()
         yield made
@@ -95,15 +99,21 @@ def test_many_files_at_once_are_paid_for_chunk_by_chunk(
 
 
 def test_a_job_does_not_wait_for_a_poorer_one(
-    directory: FolderDirectory, dataset: PeerDataset, nodes: list[NodeProcess]
+    directory: FolderDirectory,
+    dataset: PeerDataset,
+    nodes: list[NodeProcess],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    directory.allocate_remote_io("poor", 0, origin="hand")  # the floor, 256 KiB/s
+    # A minute for a chunk: the other one may be late.
+    monkeypatch.setattr(reader_allocation, "FLOOR_BYTES_PER_S", 16 << 10)
+    directory.allocate_remote_io("poor", 0, origin="hand")  # the floor
     poor, rich = JobReader(dataset, nodes, "poor"), JobReader(dataset, nodes, "rich")
     reading = threading.Thread(target=poor.read)
     reading.start()
     eventually(lambda: poor.allocation.statistics().waiting == 1, "a reader that waits")
     rich.read()
     assert poor.allocation.statistics().waiting == 1  # for a chunk that the nodes have by now
+    directory.allocate_remote_io("poor", 256 << 10, origin="hand")
     reading.join(PATIENCE_S)
     assert not reading.is_alive()
     assert poor.used_bytes <= 3 * MIB  # the rest was cached when it was read
@@ -120,8 +130,11 @@ def test_the_nodes_together_keep_a_datasets_quota(
     name, id = of.name, of.id.hex()
     reader.read()
     eventually(lambda: reader.peers.cached_bytes() > quota, "chunks on the SSDs")
-    leases = [each for each in directory.leases() if each.cache_bytes]
-    assert [(each.job, each.cache_bytes) for each in leases] == [("cache cluster r", 256 * MIB)] * 2
+
+    def of_nodes() -> list[tuple[str, int]]:
+        return [(each.job, each.cache_bytes) for each in directory.leases() if each.cache_bytes]
+
+    eventually(lambda: of_nodes() == [("cache cluster r", 256 * MIB)] * 2, "the nodes' leases")
     directory.allocate_cache_size(name, id, quota, origin="allocator")
     eventually(lambda: kept_quotas(nodes) == quota, "both nodes' parts")
     began = time.monotonic()
