@@ -29,7 +29,7 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, RingClient, ring_of
 from tests.eventually import PATIENCE_S, eventually
-from tests.forked_programs import run_forked
+from tests.forked_programs import PATIENT, run_forked
 from tests.heap_arenas import arenas
 from tests.peers.task_nodes import DLCMD, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
@@ -202,6 +202,7 @@ def test_what_the_ring_shows_of_itself(
         **os.environ,
         "DIESELFS_CACHE_CLUSTER_SECRET": SECRET,
         "XDG_DATA_HOME": str(tmp_path),
+        PATIENT: "1",
     }
     nodes: list[dict[str, Any]] = []
 
