@@ -17,7 +17,6 @@ from chunkstore.ssd.policies.segment_buckets import Bucket
 from chunkstore.ssd.policy_choice import PolicyChoice
 from chunkstore.ssd.policy_events import Observed, PolicyRequest
 from chunkstore.ssd.reader_tags import OneBucket, ReaderTags, dataset_tags
-from dieselfs.cache.cluster import peers as cluster_peers
 from dieselfs.cache.cluster.cache_node import CacheNode
 from dieselfs.cache.cluster.node_settings import CacheNodeSettings
 from dieselfs.cache.cluster.peers import CacheClusterPeers, request_tags
@@ -52,7 +51,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a node is late with is not read from the store, and what it has is kept."""
     be_patient(monkeypatch.setattr)
-    monkeypatch.setattr(cluster_peers, "FIRST_LOOK_S", PATIENCE_S)
     monkeypatch.setattr(policy_runner, "WAIT_S", PATIENCE_S)
 
 

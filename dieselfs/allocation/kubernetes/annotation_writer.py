@@ -89,8 +89,11 @@ class AnnotationWriter:
             return len(self._wanted)
 
     def _is_due(self, uid: str, each: WantedAnnotations) -> bool:
-        former = self._written[uid][1] if uid in self._written else each.former
-        return is_news(each.given, former, SMALL)
+        return is_news(each.given, self._former(uid, each), SMALL)
+
+    def _former(self, uid: str, each: WantedAnnotations) -> Given:
+        """Return what the pod was told last; the watch may not show it yet."""
+        return self._written[uid][1] if uid in self._written else each.former
 
     def _run(self) -> None:
         while (each := self._next()) is not None:
@@ -106,11 +109,15 @@ class AnnotationWriter:
             while not self._ending.is_set():
                 now = self._clock()
                 due = {uid: self._not_before.get(uid, now) for uid in self._wanted}
-                ready = [self._wanted[uid] for uid, at in due.items() if at <= now]
+                ready = [uid for uid, at in due.items() if at <= now]
                 if ready:
-                    return min(ready, key=lambda each: not is_less(each.given, each.former))
+                    return self._wanted[min(ready, key=lambda uid: not self._gets_less(uid))]
                 self._changed.wait(min(due.values()) - now if due else None)
         return None
+
+    def _gets_less(self, uid: str) -> bool:
+        each = self._wanted[uid]
+        return is_less(each.given, self._former(uid, each))
 
     def _write(self, each: WantedAnnotations) -> None:
         """Write to one pod; what fails is tried again."""
