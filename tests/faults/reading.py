@@ -63,6 +63,17 @@ class Reader:
         return said
 
 
+def is_reading(pid: int, mount: Path) -> bool:
+    """Whether a process waits in the kernel for bytes of a file of this mount."""
+    process = Path("/proc", str(pid))
+    try:
+        return (process / "syscall").read_text().split()[0] == "0" and any(
+            link.readlink().is_relative_to(mount) for link in (process / "fd").iterdir()
+        )
+    except OSError:
+        return False
+
+
 @contextmanager
 def readers(mount: Path, folder: Path, count: int, paths: Sequence[str]) -> Iterator[list[Reader]]:
     """`count` processes that read; killed at the end if need be."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,15 +177,13 @@ class Served:
 
     def kill(self) -> None:
         """SIGKILL of the supervisor, then of its servers: nobody serves any more."""
-        servers = self.servers()
-        for pid in (self.pid, *servers):
-            os.kill(pid, signal.SIGKILL)
+        send(signal.SIGKILL, self.pid, *self.servers())
 
     def end(self) -> None:
         if is_alive(self.pid):
-            for pid in self.servers():
-                os.kill(pid, signal.SIGCONT)
-            os.kill(self.pid, signal.SIGTERM)
+            with suppress(OSError):  # it ends meanwhile
+                send(signal.SIGCONT, *self.servers())
+            send(signal.SIGTERM, self.pid)
         eventually(lambda: not is_alive(self.pid), f"the end of daemon {self.pid}")
         while entry_at(self.path) is not None:
             subprocess.run(["umount", "-l", self.path], check=False)
@@ -196,6 +194,13 @@ class Served:
         server = self.servers()[0]
         process = Path("/proc", str(server))
         return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir()))
+
+
+def send(number: signal.Signals, *pids: int) -> None:
+    """Send a signal to those of the processes that have not ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def errno_of(path: Path) -> int | None:

@@ -15,8 +15,8 @@ from dieselfs.fuse.mounts.mount_table import entry_at
 from tests.eventually import eventually
 from tests.faults.case import Measured, fault_case
 from tests.faults.flapping_store import calls, set_mode
-from tests.faults.reading import Reader, content, readers
-from tests.faults.served import Place, Served
+from tests.faults.reading import Reader, content, is_reading, readers
+from tests.faults.served import Place, Served, send
 from tests.mount.mounting import is_alive
 from tests.stopping import stop
 
@@ -42,8 +42,7 @@ def mount(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
         try:
             yield mount
         finally:
-            if is_alive(mount.pid):
-                os.kill(mount.pid, signal.SIGCONT)
+            send(signal.SIGCONT, mount.pid)
         set_mode(place.folder, "ok")
 
 
@@ -51,15 +50,20 @@ def mount(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 def waiting_readers(place: Place, mount: Served, folder: Path) -> Iterator[list[Reader]]:
     """Readers whose requests the server has taken and cannot answer: not even SIGKILL ends them."""
     set_mode(place.folder, "hung")
+    before = calls(place.folder, "try").total()  # those of other mounts of this store
     with readers(mount.path, folder / "readers", 3, list(FILES)) as reading:
-        eventually(lambda: calls(place.folder, "try"), "reads that wait")
+        eventually(lambda: calls(place.folder, "try").total() > before, "a request that waits")
+        # One that has not begun would find no mount later, not one that fails.
+        eventually(
+            lambda: all(is_reading(reader.process.pid, mount.path) for reader in reading),
+            "readers that wait",
+        )
         processes = [mount.pid, *mount.servers()]
         try:
             yield reading
         finally:  # after a failure the readers could not be ended otherwise
             set_mode(place.folder, "ok")
-            for pid in filter(is_alive, processes):
-                os.kill(pid, signal.SIGCONT)
+            send(signal.SIGCONT, *processes)
 
 
 def assert_ended(reading: list[Reader]) -> None:
