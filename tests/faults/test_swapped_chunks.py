@@ -20,7 +20,7 @@ from dieselfs.assembly import open_store
 from dieselfs.client import Client
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
-from tests.eventually import eventually
+from tests.eventually import eventually, scaled_by_load
 from tests.faults.case import Measured, fault_case
 from tests.faults.misbehaving_s3 import no_chunk, page_for, swapped
 from tests.faults.reading import content
@@ -34,7 +34,7 @@ SWAPPED = 4
 READERS = 4
 """Paths of the sound chunks, and as many of the others."""
 RIGHT_AGAIN_S = 10.0
-"""The bound after the store is right again: what is known for 1 s, and a busy machine."""
+"""The bound after the store is right again: what is known for 1 s, and a machine that stalls."""
 GETS_OF_A_WRONG_CHUNK = 10
 """Its 8 files would ask for it 34 times, if nothing were remembered."""
 GETS_OF_A_SECOND = 2
@@ -180,7 +180,11 @@ def test_swapped(bench: Bench, measured: Measured, plan: tuple[str, ...]) -> Non
 
 def wait_until_right(mount: Served, paths: Collection[str]) -> None:
     for path in paths:
-        eventually(lambda path=path: errno_of(mount.path / path) is None, path, RIGHT_AGAIN_S)
+        eventually(
+            lambda path=path: errno_of(mount.path / path) is None,
+            path,
+            scaled_by_load(RIGHT_AGAIN_S),
+        )
 
 
 NO_CHUNK: dict[str, Callable[[Collection[str]], Fault]] = {
@@ -280,7 +284,10 @@ def test_get_many(bench: Bench, measured: Measured) -> None:
             bench.proxy.fails(None)
             with measured.felt():
                 found = eventually(
-                    lambda: client.get_many(wrong), "bytes", RIGHT_AGAIN_S, ignored=Corrupt
+                    lambda: client.get_many(wrong),
+                    "bytes",
+                    scaled_by_load(RIGHT_AGAIN_S),
+                    ignored=Corrupt,
                 )
             assert found == [FILES[path] for path in wrong]
     finally:
