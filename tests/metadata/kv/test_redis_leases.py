@@ -5,12 +5,19 @@ import uuid
 import pytest
 
 from metadata.errors import IndexUnavailable
-from metadata.kv import redis_leases
+from metadata.kv import redis_leases, redis_slot
 from metadata.kv.redis_leases import RedisLeaseSet
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.services.redis_processes import RedisCluster, free_port
 
 LEASE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is not repeated, and a busy machine may keep a server from answering for seconds."""
+    monkeypatch.setattr(redis_slot, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(redis_slot, "LOOK_UP_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -109,6 +116,7 @@ def test_a_cluster_some_of_whose_named_nodes_are_gone(redis_cluster_url: str, na
 def test_the_set_moves_with_its_slot(own_redis_cluster: RedisCluster, name: str) -> None:
     """The master and its replica change places: found again at once, and what was there is
     there."""
+    own_redis_cluster.bear_pauses()
     leases = RedisLeaseSet(own_redis_cluster.url, name)
     leases.renew("a", b"a", LEASE_S)
     master, replica = own_redis_cluster.fail_over(name.encode())
