@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dieselfs.errors import MountError, MountpointBusy
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import check_mountable, unmount
+from dieselfs.fuse.supervision import daemonize
 from dieselfs.fuse.supervision.daemonize import start_in_background
 from tests.eventually import eventually, scaled_by_load
 from tests.mount.mounting import (
@@ -229,11 +231,20 @@ def test_the_error_of_a_start_that_failed_is_the_daemons_own(
     assert str(tmp_path / "log") in raised.value.hint
 
 
-def test_a_daemon_that_never_answers_is_ended(tmp_path: Path) -> None:
-    command = ["sh", "-c", "echo $$; exec sleep 99"]
+def test_a_daemon_that_never_answers_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, daemons = daemonize._started, []
+
+    def noted(*arguments: Any) -> Any:
+        daemons.append(started(*arguments))
+        return daemons[-1]
+
+    monkeypatch.setattr(daemonize, "_started", noted)
     with pytest.raises(MountError, match="did not answer within"):
-        start_in_background(command, tmp_path, log_file=tmp_path / "log", timeout_s=1)
-    assert not is_alive(int((tmp_path / "log").read_text()))
+        start_in_background(["sleep", "99"], tmp_path, log_file=tmp_path / "log", timeout_s=1)
+    [daemon] = daemons
+    assert not is_alive(daemon.pid)
 
 
 def test_the_daemon_is_in_a_session_of_its_own(small_mount: Mount) -> None:
@@ -243,6 +254,8 @@ def test_the_daemon_is_in_a_session_of_its_own(small_mount: Mount) -> None:
 def test_a_mount_in_use_is_busy_and_says_by_whom(small_mount: Mount) -> None:
     with subprocess.Popen(["sleep", "99"], cwd=small_mount.path) as user:
         try:
+            named = Path(f"/proc/{user.pid}/comm")  # shortly after its parent has gone on
+            eventually(lambda: named.read_text() == "sleep\n", "a process that has its name")
             with pytest.raises(MountpointBusy, match=rf"sleep \({user.pid}\)"):
                 unmount(small_mount.path)
             assert (small_mount.path / "large").exists()
@@ -258,6 +271,7 @@ def test_an_unmount_waits_for_a_user_that_cannot_be_seen(
 ) -> None:
     """On a busy machine a process that ends keeps the mount busy, and has no files any more."""
     monkeypatch.setattr("dieselfs.fuse.mounts.mountpoint._used_by", lambda mountpoint: "")
+    monkeypatch.setattr("dieselfs.fuse.mounts.mountpoint._UNSEEN_PATIENCE_S", PATIENCE_S)
     with subprocess.Popen(["sleep", "1"], cwd=small_mount.path):
         unmount(small_mount.path)
     small_mount.wait_until_ended()
