@@ -28,13 +28,23 @@ from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.requests.attributes import Owner
 from metadata.snapshot import Snapshot
 from tests.dieselfs.dataset_content import tree_of
-from tests.eventually import PATIENCE_S
+from tests.eventually import PATIENCE_S, eventually
 from tests.forked_programs import run_forked
 from tests.mount.mounting import listed
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
 from tests.mount.torture import forget_names
 
 pytestmark = pytest.mark.skipif(local_front("auto") is None, reason="EROFS cannot be mounted here")
+
+
+DLCMD = "-m", "dieselfs.cli"
+PATIENT = f"""
+from dieselfs.cli import main
+from dieselfs.fuse.starting import store_probe
+store_probe._STORE_ANSWERS_S = {PATIENCE_S}
+main()
+"""
+"""`dlcmd` that waits longer for the store before it says nothing of newer commits."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +58,10 @@ class Node:
     other: Path
     environment: dict[str, str]
 
-    def dlcmd(self, *arguments: str | Path, code: int = 0) -> str:
+    def dlcmd(self, *arguments: str | Path, code: int = 0, program: tuple[str, str] = DLCMD) -> str:
         """What the command says, on both streams."""
         done = run_forked(
-            [sys.executable, "-m", "dieselfs.cli", *map(str, arguments)],
+            [sys.executable, *program, *map(str, arguments)],
             env=self.environment,
             merges=True,
             timeout=PATIENCE_S,
@@ -64,8 +74,17 @@ class Node:
         self.dlcmd("snapshot", "create", "pets")
 
     def mounted(self) -> list[dict[str, Any]]:
-        listed = [json.loads(line) for line in self.dlcmd("mounts", "--json").splitlines()]
-        return [of for of in listed if of["mountpoint"] in map(str, (self.mountpoint, self.other))]
+        """What the list of mounts says of this node's, once all have answered in time for it."""
+        found: list[dict[str, Any]] = []
+
+        def is_answered() -> bool:
+            all_mounts = map(json.loads, self.dlcmd("mounts", "--json").splitlines())
+            own = [str(self.mountpoint), str(self.other)]
+            found[:] = [of for of in all_mounts if of["mountpoint"] in own]
+            return all(of["state"] != "hung" for of in found)
+
+        eventually(is_answered, "answers of the mounts")
+        return found
 
 
 def make_node(folder: Path) -> Node:
@@ -145,7 +164,7 @@ def test_a_local_mount_that_is_older_than_the_store_says_so(changing_node: Node)
     assert "later" not in node.dlcmd("mount", "--no-index", "pets", node.other)
     write_file(node.source / "new", b"new")
     node.dlcmd("put", "--no-publish", f"{node.source}/", "pets", "-j", "1")
-    said = node.dlcmd("mount", "--no-index", "pets", node.mountpoint)
+    said = node.dlcmd("mount", "--no-index", "pets", node.mountpoint, program=("-c", PATIENT))
     assert "front: local" in said
     assert f"{node.mountpoint} shows generation 2 of pets, but the store is at 3, 1 commit" in said
 
