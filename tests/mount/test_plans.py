@@ -13,7 +13,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,8 +200,18 @@ def planned_pages_of(mount: Mount) -> dict[str, Any]:
 
 
 def memory_of(mount: Mount) -> dict[str, Any]:
-    found: dict[str, Any] = mount.statistics()["cache"]["node"]
+    """What the master counts. Another process's may be too late for the statistics."""
+    found: dict[str, Any] = eventually(
+        lambda: mount.statistics()["cache"]["node"], "an answer of the master"
+    )
     return found
+
+
+def joins_of(mount: Mount) -> int:
+    """How often it has joined a master. One that is late for statistics is joined again."""
+    memory_of(mount)
+    joins: int = mount.statistics()["cache"]["joins"]
+    return joins
 
 
 @contextmanager
@@ -334,14 +344,17 @@ def test_chunks_whose_pages_the_kernel_drops_before_they_are_read_are_filled_aga
     order = order_of(shuffled, f"seed=1,group={GROUP}")
     read_by_steps(shuffled, order[:PROBE_FILES])
     eventually(lambda: filled_of(shuffled)["filled_files"] > 2 * PROBE_FILES, "pages ahead")
-    assert planned_pages_of(shuffled)["lost_chunks"] == 0
     coming = order[PROBE_FILES : 10 * PROBE_FILES]
+    before = planned_pages_of(shuffled)["lost_chunks"]  # the kernel may have dropped some by itself
     drop_pages(shuffled, coming)
     read_by_steps(shuffled, coming)
     # The kernel may drop more by itself while a busy machine reads slowly, but no chunk again and
     # again.
-    assert 0 < planned_pages_of(shuffled)["lost_chunks"] < chunks_of(shuffled)
-    assert planned_pages_of(shuffled)["outside_bytes"] <= BUDGET + CHUNK_BYTES
+    assert before < planned_pages_of(shuffled)["lost_chunks"] < chunks_of(shuffled)
+    eventually(  # chunks that arrive at once exceed it for a moment
+        lambda: planned_pages_of(shuffled)["outside_bytes"] <= BUDGET + CHUNK_BYTES,
+        "pages in the budget",
+    )
     assert "Traceback" not in shuffled.log
 
 
@@ -350,8 +363,9 @@ def drop_pages(mount: Mount, paths: Iterable[str]) -> None:
     opened = [os.open(mount.path / path, os.O_RDONLY) for path in paths]
     for pid in (mount.pid, *children_of(mount.pid)):
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            if "blob" in os.readlink(link):
-                opened.append(os.open(link, os.O_RDONLY))
+            with suppress(FileNotFoundError):  # the mount has closed it meanwhile
+                if "blob" in os.readlink(link):
+                    opened.append(os.open(link, os.O_RDONLY))
     for fd in opened:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
@@ -614,12 +628,13 @@ def test_a_mount_whose_master_is_killed_reads_on(large: PackedDataset, tmp_path:
             with closing(Loader(other, order[: FILES // 4], 2)) as loader:
                 for _ in range(10):
                     assert loader.next()
+                joins = joins_of(other)
                 killed(leading)
                 while loader.next():
                     pass
-            found = other.statistics()["cache"]
-            assert found["joins"] == 2
-            assert found["node"]["cached_bytes"] <= BUDGET
+            eventually(lambda: joins_of(other) > joins, "another master")
+            assert joins_of(other) == joins + 1
+            assert memory_of(other)["cached_bytes"] <= BUDGET
             assert "Traceback" not in other.log
     finally:
         end(leading)
@@ -665,7 +680,10 @@ def test_a_mount_that_is_killed_leaves_no_process_and_the_next_one_goes_on(
         end(first)
 
 
-def test_all_processes_end_with_the_mount(shuffled: Mount) -> None:
+def test_all_processes_end_with_the_mount(shuffled: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy machine may pause the helper while it has a file of the mount open.
+    patience_s = scaled_by_load(0.5)
+    monkeypatch.setattr("dieselfs.fuse.mounts.mountpoint._HELPER_PATIENCE_S", patience_s)
     processes = with_all_helpers(shuffled, order_of(shuffled, f"seed=1,group={GROUP}"))
     folder = task_folder(shuffled)
     began = time.monotonic()
