@@ -344,7 +344,7 @@ def test_many_signals_at_once_are_handled_one_after_the_other(
     mount.next.write_text(str(versions.after.snapshot))
     for _ in range(50):
         os.kill(mount.pid, signal.SIGUSR1)
-    eventually(lambda: mount.control("refresh.json")["attempts"], "the end of a refresh")
+    eventually(lambda: mount._refreshes()["attempts"], "the end of a refresh")
     assert tree(mount.path) == AFTER
 
 
