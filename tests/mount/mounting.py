@@ -113,7 +113,8 @@ class Mount:
     def kill_server(self) -> int:
         """SIGKILL; the process that serves afterwards."""
         killed = self.server_pid
-        os.kill(killed, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # after an upgrade the server before answers to its end
+            os.kill(killed, signal.SIGKILL)
         return self.await_server_after(killed)
 
     def await_server_after(self, before: int) -> int:
