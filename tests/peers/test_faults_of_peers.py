@@ -160,8 +160,9 @@ def test_a_node_is_out_of_reach_and_comes_back(task: RunningTask, fault: str) ->
             without_store(task, task.others)
             if fault in AT_ONCE:
                 # What was lost, a third and some more: once in chunks, by who owns it now, and once
-                # in files until both nodes know that.
-                assert task.from_store_bytes() - cached < task.nodes.dataset.bytes * 0.8
+                # in files until both nodes know that. A busy machine makes other peers silent, too.
+                limit = scaled_by_load(task.nodes.dataset.bytes * 0.8)
+                assert task.from_store_bytes() - cached < limit
         finally:
             end(task.lost)
         before = task.from_store_bytes()
@@ -194,7 +195,7 @@ def test_a_master_is_killed_and_its_reader_goes_on(task: RunningTask) -> None:
     with reading(task.readers):
         os.kill(killed, signal.SIGKILL)
         goes_on(task.readers)
-        assert task.nodes.master(task.lost) != killed
+        eventually(lambda: task.nodes.master(task.lost) != killed, "another master")
         serves(task.lost)
         without_store(task, task.readers)
 
@@ -234,9 +235,8 @@ def test_redis_is_away_and_comes_back_empty(task: RunningTask) -> None:
         task.redis.stop()
         away_since = time.monotonic()
         eventually(lambda: time.monotonic() - away_since > 7.0, "the length of a lease")
-        sent = task.lost.sent_bytes()
         goes_on(task.readers)
-        assert task.lost.sent_bytes() - sent >= SERVES_BYTES
+        serves(task.lost)  # peers ask one that a busy machine made silent again after a while
         task.redis.forget()
         task.redis.start()
         goes_on(task.readers)
