@@ -11,7 +11,7 @@ import os
 import select
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
@@ -102,7 +102,16 @@ def _opened_daemon(mount: MountInfo) -> Iterator[int]:
 
 
 def _holds_fuse_device(descriptors: Path) -> bool:
-    return any(os.readlink(descriptor) == "/dev/fuse" for descriptor in descriptors.iterdir())
+    """Return whether a process has /dev/fuse open. Raises `ProcessLookupError` if it has gone."""
+    try:
+        links = list(descriptors.iterdir())
+    except FileNotFoundError as error:
+        raise ProcessLookupError(*error.args) from error
+    for link in links:
+        with suppress(FileNotFoundError):  # the process closes descriptors meanwhile
+            if os.readlink(link) == "/dev/fuse":
+                return True
+    return False
 
 
 def _no_daemon(mount: MountInfo, reason: str | None) -> MountError:
