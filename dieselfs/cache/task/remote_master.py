@@ -112,7 +112,7 @@ class RemoteMaster:
         self._ask(FollowPlan(str(plan)))
 
     def statistics(self) -> MemoryStatistics:
-        """See `MasterPort`. It waits at most `STATISTICS_TIMEOUT_S`."""
+        """See `MasterPort`. It waits at most `STATISTICS_TIMEOUT_S`, and stays a member then."""
         answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
         if not isinstance(answer, StatisticsReported):
             raise self._master_gone(BadPacket("not statistics"))
@@ -209,6 +209,9 @@ class RemoteMaster:
         except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
             if connection is not None:
                 self._close_connection(connection)
+            if timeout_s is not None and isinstance(error, TimeoutError):
+                # A busy master is late: who asks for its statistics stays a member.
+                raise MasterGone(f"the master of {self._path.parent} is late") from None
             raise self._master_gone(error) from None
         except BaseException:  # interrupted: an answer may still come
             if connection is not None:

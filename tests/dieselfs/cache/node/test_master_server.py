@@ -21,6 +21,7 @@ from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.master_server import Server
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task import remote_master
 from dieselfs.cache.task.remote_master import RemoteMaster
@@ -307,6 +308,27 @@ def test_a_fetch_that_takes_longer_than_a_hanging_master_is_borne_goes_on(
         member.fetch(block(1))
         opening.join()
         assert source.payloads == 1
+
+
+def test_a_look_at_a_late_master_gives_up_and_stays_a_member(
+    folder: TaskFolder, server: Server, master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, statistics = threading.Event(), master.statistics
+
+    def late() -> MemoryStatistics:
+        assert goes_on.wait(DEADLINE_S)
+        return statistics()
+
+    monkeypatch.setattr(master, "statistics", late)
+    with joined(folder) as member:
+        member.fetch(block(1))
+        monkeypatch.setattr(remote_master, "STATISTICS_TIMEOUT_S", 0.1)
+        with pytest.raises(MasterGone):
+            member.statistics()
+        assert not member.is_gone
+        goes_on.set()
+        monkeypatch.setattr(remote_master, "STATISTICS_TIMEOUT_S", DEADLINE_S)
+        assert member.statistics().cached_bytes == CHUNK_BYTES
 
 
 def test_a_notice_that_a_hanging_master_does_not_take_is_not_waited_for_for_ever(
