@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from chunkstore.ssd import ssd_service
 from tests.eventually import eventually
-from tests.forked_programs import daemons_are_forked
+from tests.forked_programs import SSD_DEADLINE_S, daemons_are_forked
 from tests.huge_pages import use_huge_pages
 from tests.rewritten_asserts import rewrite_share
 
@@ -40,8 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("tests", deadline=None)
     settings.load_profile("tests")
     rewrite_share(config)
-    # An SSD is late on a busy machine too. Tests of a late one give the deadline themselves.
-    ssd_service.DEADLINE_S = 30.0
+    ssd_service.DEADLINE_S = SSD_DEADLINE_S
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

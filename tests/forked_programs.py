@@ -34,6 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from chunkstore.ssd import ssd_service
 from dieselfs.cache.task import master_process
 from dieselfs.fuse.supervision import daemonize
 from dieselfs.fuse.supervision.readiness import VARIABLE
@@ -123,6 +124,9 @@ _IMPORTED_FIRST = (
 """What forked programs need, or each of them would import it again."""
 PATIENT = "DIESELFS_TEST_PATIENT"
 """Forked programs with this variable, and those that they start, bear peers that stall."""
+SSD_DEADLINE_S = 30.0
+"""The deadline of an SSD in the tests' process and in forked programs: on a busy machine it is late
+too. Tests of a late one give the deadline themselves."""
 _PADDING = "x" * 8192
 """Room for the command lines of programs, which others read in /proc."""
 _MAX_REQUEST_BYTES = 1 << 17
@@ -528,6 +532,7 @@ def _run_to_its_end(program: Callable[[], int | None]) -> NoReturn:
 if __name__ == "__main__":
     for module in sys.argv[3:]:
         importlib.import_module(module)
+    ssd_service.DEADLINE_S = SSD_DEADLINE_S
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
