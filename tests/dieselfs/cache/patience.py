@@ -27,9 +27,14 @@ def be_patient(set_value: Callable[[object, str, object], None] = setattr) -> No
 
 def be_patient_members(set_value: Callable[[object, str, object], None] = setattr) -> None:
     """Let no member of a task in this process give up its master, or a helper that starts, for
-    being late."""
-    for name in ("CONNECT_TIMEOUT_S", "STATISTICS_TIMEOUT_S"):
-        assert hasattr(remote_master, name)
-        set_value(remote_master, name, PATIENCE_S)
-    set_value(task_session, "PATIENCE_S", PATIENCE_S)
-    set_value(master_process, "_START_TIMEOUT_S", PATIENCE_S)
+    being late: it would read past node memory."""
+    for module, name in (
+        (master_process, "_START_TIMEOUT_S"),
+        (remote_master, "ANSWER_TIMEOUT_S"),
+        (remote_master, "CONNECT_TIMEOUT_S"),
+        (remote_master, "STATISTICS_TIMEOUT_S"),
+        (task_session, "CONNECT_TIMEOUT_S"),
+        (task_session, "PATIENCE_S"),
+    ):
+        assert hasattr(module, name)
+        set_value(module, name, PATIENCE_S)

@@ -57,6 +57,7 @@ def in_threads(count: int, work: Callable[[], bool]) -> bool:
 
 def read_in_threads(memory: NodeMemory, numbers: Sequence[int], threads: int) -> None:
     """Of a process: read these chunks in each thread; exits with 1 if a byte is wrong."""
+    be_patient_members()
     right = in_threads(threads, lambda: all(is_right(memory, number) for number in numbers))
     memory.close()
     os._exit(0 if right else 1)
@@ -67,6 +68,7 @@ def open_and_read_together(
 ) -> None:
     """Of a process: it reads when all others have opened the memory too, and stays until they have
     read."""
+    be_patient_members()
     memory = opened(folder, source)
     others.wait(DEADLINE_S)
     right = in_threads(threads, lambda: all(is_right(memory, number) for number in numbers))

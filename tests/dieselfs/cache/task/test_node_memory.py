@@ -29,6 +29,7 @@ from tests.dieselfs.cache.logged_source import (
     content,
     extent,
 )
+from tests.dieselfs.cache.patience import be_patient_members
 from tests.dieselfs.cache.processes import (
     FORK,
     SPAWN,
@@ -40,7 +41,12 @@ from tests.dieselfs.cache.processes import (
     read_in_threads,
     read_until,
 )
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
+
+
+@pytest.fixture(autouse=True)
+def patience_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient_members(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -184,8 +190,13 @@ def test_errors_of_the_source_reach_the_reader(memory: NodeMemory) -> None:
 def test_the_process_that_leads_calls_its_master(
     folder: TaskFolder, memory: NodeMemory, source: LoggedSource
 ) -> None:
+    before = set(threading.enumerate())
+
     def request_threads() -> int:
-        return sum(thread.name == "node-memory-requests" for thread in threading.enumerate())
+        return sum(
+            thread.name == "node-memory-requests" and thread not in before
+            for thread in threading.enumerate()
+        )
 
     assert is_right(memory, 1)
     memory.expect([str(chunk(1).id)])
@@ -209,8 +220,9 @@ def test_a_chunk_at_whose_fetch_the_master_fails_is_read_by_its_ranges(
 
 
 def test_what_is_sound_in_a_damaged_chunk_is_read_and_the_chunk_is_not_fetched_for_each_file(
-    memory: NodeMemory, source: LoggedSource
+    memory: NodeMemory, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(damaged_blocks, "DAMAGE_KNOWN_S", PATIENCE_S)
     damaged, half = chunk(CORRUPT), CHUNK_BYTES // 2
     for at in range(half, CHUNK_BYTES, 4096):
         assert memory.read(extent(damaged, at, 4096), 0, 4096) == content(damaged)[at : at + 4096]
@@ -439,23 +451,25 @@ def test_without_a_master_reads_go_past_and_do_not_wait_each_time(
         started.append(1)
         raise MasterGone("no memory for a process")
 
-    monkeypatch.setattr("dieselfs.cache.task.master_process.start", fails)
-    monkeypatch.setattr(task_session, "PATIENCE_S", 0.05)
-    with opened(folder, source) as memory:
-        tries = len(started)
-        assert all(is_right(memory, number) for number in range(1, 6))
-        assert len(started) == tries
-        assert memory.statistics().fallbacks == source.ranges == 5
-        with pytest.raises(MasterGone):
-            memory.fetch_blocks([CacheBlock(chunk(1))])
-        with pytest.raises(CacheFull):
-            memory.map(CacheBlock(chunk(1)))
-        memory.expect([str(chunk(1).id)])
-        memory.prefetch([CacheBlock(chunk(1))])
-        memory.discard(chunk(1).id)
-        memory.progress(1)
-        assert memory.statistics().node is None
-        monkeypatch.undo()
+    with opened(folder, source, join=False) as memory:
+        with monkeypatch.context() as patched:
+            patched.setattr("dieselfs.cache.task.master_process.start", fails)
+            patched.setattr(task_session, "PATIENCE_S", 0.05)
+            patched.setattr(task_session, "RETRY_S", PATIENCE_S)
+            memory.join()
+            tries = len(started)
+            assert all(is_right(memory, number) for number in range(1, 6))
+            assert len(started) == tries
+            assert memory.statistics().fallbacks == source.ranges == 5
+            with pytest.raises(MasterGone):
+                memory.fetch_blocks([CacheBlock(chunk(1))])
+            with pytest.raises(CacheFull):
+                memory.map(CacheBlock(chunk(1)))
+            memory.expect([str(chunk(1).id)])
+            memory.prefetch([CacheBlock(chunk(1))])
+            memory.discard(chunk(1).id)
+            memory.progress(1)
+            assert memory.statistics().node is None
         memory._membership._try_again_at = 0.0  # some seconds later
         assert is_right(memory, 1)
         assert memory.statistics().fallbacks == 5
