@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from dieselfs.cache.ports.peer_settings import PeerSettings, StaticPeers
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.ports.task_statistics import MemberStatistics
 from dieselfs.cache.task.running_tasks import ask, running_tasks
 from dieselfs.errors import UsageError
 from tests.dieselfs.test_client_memory import Packed
@@ -40,7 +42,8 @@ def memories() -> Iterator[list[Path]]:
     for folder in made:
         for task in folder.glob("*/*"):
             if (leader := ask(task).leader_pid) is not None:
-                os.kill(leader, signal.SIGTERM)  # rather than wait for it to linger
+                with suppress(ProcessLookupError):  # it has lingered
+                    os.kill(leader, signal.SIGTERM)  # rather than wait for it to linger
                 eventually(lambda leader=leader: not is_alive(leader), "end of a master")
         shutil.rmtree(folder)
 
@@ -52,9 +55,10 @@ def settings(own: int, *ports: int, task: str = "run1") -> PeerSettings:
     )
 
 
-def members_up() -> int:
+def members(*states: str) -> list[MemberStatistics]:
+    """Return those of the task in these states; none if this node's master does not answer."""
     [task] = running_tasks()
-    return sum(m.state in ("me", "up") for m in task.peers.members) if task.peers else 0
+    return [m for m in task.peers.members if m.state in states] if task.peers else []
 
 
 def test_the_environment_names_the_task(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,11 +104,9 @@ def test_two_clients_put_their_memory_together(
             patch.setenv("DIESELFS_TASK_SECRET", SECRET)
             two.shuffle(memory_bytes=BUDGET_BYTES)
         three.open_memory(task="run1")
-        eventually(lambda: members_up() == 2, "second member")
+        eventually(lambda: len(members("me", "up")) == 2, "second member")
         for client in (one, two, three):
             assert client.get_many(list(packed.files)) == list(packed.files.values())
         eventually(lambda: [task.processes for task in running_tasks()] == [2], "two processes")
-        [task] = running_tasks()
-        assert task.peers is not None
-        [own] = [m.status for m in task.peers.members if m.state == "me"]
-        assert own.from_peers_bytes > 0
+        [own] = eventually(lambda: members("me"), "the master's answer")
+        assert own.status.from_peers_bytes > 0
