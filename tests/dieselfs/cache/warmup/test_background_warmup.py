@@ -3,8 +3,9 @@ whatever stops it, and out of the readers' way."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.eventually import eventually
+from tests.forked_programs import start_forked
 from tests.peers.task_nodes import PeerDataset, make_dataset
 
 BUDGET = 60 << 20
@@ -46,15 +48,30 @@ from benchmarks.shared_disk import SharedDisk
 from dieselfs.cache.ssd.settings import SsdSettings
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
 from metadata.snapshot import Snapshot
-from tests.dieselfs.cache.warmup.test_background_warmup import behind_mount
+from tests.dieselfs.cache.warmup.test_background_warmup import Halting, behind_mount
 from tests.eventually import eventually
 snapshot = Snapshot.open(sys.argv[2])
-work = behind_mount(SharedDisk(Path(sys.argv[1])), snapshot.dataset, SsdSettings(Path(sys.argv[3])))
+store = Halting(SharedDisk(Path(sys.argv[1])), 6)
+work = behind_mount(store, snapshot.dataset, SsdSettings(Path(sys.argv[3])))
 work.load(wanted_chunks(snapshot))
 eventually(lambda: work.progress().loaded_bytes)
 print("loads", flush=True)
 sys.stdin.read()
 """
+
+
+class Halting(ReadWrapper):
+    """A store that answers so many reads, and the others when it goes on."""
+
+    def __init__(self, store: SharedDisk, reads: int) -> None:
+        super().__init__(store)
+        self.goes_on = threading.Event()
+        self._reads, self._numbers = reads, itertools.count()
+
+    def _read(self, read: Read) -> Buffer:
+        if next(self._numbers) >= self._reads:
+            self.goes_on.wait()
+        return read.of(self._wrapped)
 
 
 def behind_mount(
@@ -81,22 +98,13 @@ def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
     dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dieselfs.cache.warmup.background_warmup._AGAIN_S", 0.05)
-    dataset.set_speed(seek_s=0.05)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
-    other = subprocess.Popen(
-        [
-            *(sys.executable, "-c", _OTHER),
-            *map(str, (dataset.disk, dataset.snapshot, settings.folder)),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[4],
-    )
-    with other:
+    command = [sys.executable, "-c", _OTHER]
+    command += map(str, (dataset.disk, dataset.snapshot, settings.folder))
+    with start_forked(command, env=os.environ) as other:
         work = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
         try:
             SsdSettings(settings.folder, BUDGET).check()  # a budget, for both
-            assert other.stdout is not None
             assert other.stdout.readline() == b"loads\n"
             work.load(wanted_chunks(snapshot))
             eventually(lambda: work.progress().state.startswith("waits: another process"))
@@ -117,16 +125,16 @@ def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
 def test_it_ends_at_once_and_goes_on_another_time(
     dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path
 ) -> None:
-    dataset.set_speed(seek_s=0.2)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
-    work = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    store = Halting(SharedDisk(dataset.disk), 6)
+    work = behind_mount(store, snapshot.dataset, settings)
     work.load(wanted_chunks(snapshot))
     eventually(lambda: work.progress().loaded_bytes)
     work.close()
+    store.goes_on.set()
     eventually(lambda: work.progress().state == "stopped")
     loaded = work.progress().cached_chunks
-    assert 0 < loaded < work.progress().chunks
-    dataset.set_speed()
+    assert 0 < loaded <= 6 + JOBS < work.progress().chunks
     again = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
     again.load(wanted_chunks(snapshot))
     eventually(lambda: again.progress().state == "done")
