@@ -27,6 +27,7 @@ from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, ring_of
+from tests.eventually import PATIENCE_S
 from tests.peers.task_nodes import PeerDataset
 from tests.services.redis_processes import free_port
 
@@ -78,6 +79,7 @@ def settings_of(*addresses: PeerAddress) -> CacheClusterSettings:
     return CacheClusterSettings("r", TaskSecret(SECRET.encode()), StaticPeers(addresses))
 
 
+@pytest.mark.usefixtures("patience")
 def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_nodes(
     dataset: PeerDataset, nodes: list[NodeProcess], snapshot: Snapshot, tmp_path: Path
 ) -> None:
@@ -92,7 +94,7 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
     assert file.length == LARGE
     told: list[int] = []
     before = dataset.from_store_bytes()
-    target = ClusterTarget(disk, snapshot, chunks, cache_cluster)
+    target = ClusterTarget(disk, snapshot, chunks, cache_cluster, PATIENCE_S)
     report, from_nodes = warm_cluster(
         target, WarmUp(target, chunks), lambda n, size: told.append(size)
     )
@@ -101,7 +103,7 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
     assert (report.loaded, report.loaded_bytes, sum(told)) == (len(chunks), size, size)
     assert dataset.from_store_bytes() - before - size in heads
     assert from_nodes.from_store_bytes >= size - file.chunk.head_bytes
-    target = ClusterTarget(disk, snapshot, chunks, cache_cluster)
+    target = ClusterTarget(disk, snapshot, chunks, cache_cluster, PATIENCE_S)
     again, from_nodes = warm_cluster(target, WarmUp(target, chunks), lambda n, size: None)
     assert (again.loaded, from_nodes.from_store_bytes) == (len(chunks), 0)
 
