@@ -59,6 +59,7 @@ def test_who_connects_does_not_wait_for_a_resolver_that_hangs(hanging: list[str]
         with pytest.raises(OSError, match="no answer within"):
             OperatingSystem().connect(PeerAddress("hangs.example", 1), 0.1)
         assert time.monotonic() - began < SOON_S / 4
+    eventually(lambda: hanging, "the thread has begun")
     assert len(hanging) == 1, "one thread, however many ask"
 
 
