@@ -175,7 +175,9 @@ def test_a_forked_child_has_connections_of_its_own(
 
 STOPPABLE = """
 import sys
+from tests.dieselfs.cache.patience import be_patient
 from tests.dieselfs.cache.wire.test_peer_client import serve
+be_patient()
 server = serve()
 print(server.address.port, flush=True)
 sys.stdin.read()
