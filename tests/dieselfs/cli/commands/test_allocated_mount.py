@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from chunkstore.stores.byte_budget import FLOOR_BYTES_PER_S
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.job_table import read_job_table
-from tests.dieselfs.cli.conftest import Dlcmd
+from tests.dieselfs.cli.conftest import Dlcmd, put_pictures
 from tests.dieselfs.cli.nodes_here import TASK, Daemon, NodeHere, nodes_here
 from tests.eventually import PATIENCE_S, eventually
 
@@ -30,7 +31,24 @@ def node(dlcmd: Dlcmd, pictures: Path, tmp_path: Path) -> Iterator[NodeHere]:
 
 
 @pytest.fixture
+def drawings(dlcmd: Dlcmd, dataset: Path) -> Path:
+    """The dataset `pets` in a hundred small chunks; the floor's rate reads them in 25 s."""
+    put_pictures(dlcmd, dataset, 40_000, "--chunk-size", "64KiB", "--order", "path")
+    return dataset
+
+
+@pytest.fixture
+def slow_node(dlcmd: Dlcmd, drawings: Path, tmp_path: Path) -> Iterator[NodeHere]:
+    with nodes_here(dlcmd, tmp_path, 1) as [made]:
+        yield made
+
+
+@pytest.fixture
 def directory(node: NodeHere) -> FolderDirectory:
+    return directory_of(node)
+
+
+def directory_of(node: NodeHere) -> FolderDirectory:
     return FolderDirectory(node.memory / f"dieselfs-allocations-{os.geteuid()}")
 
 
@@ -44,33 +62,34 @@ def read_all(node: NodeHere, pictures: Path) -> None:
         assert shown.read_bytes() == source.read_bytes()
 
 
-def test_a_jobs_remote_io_is_kept_and_given_back(
-    node: NodeHere, directory: FolderDirectory, pictures: Path
-) -> None:
-    directory.allocate_remote_io("resnet", 5e6, origin="hand")
+def test_a_jobs_remote_io_is_kept_and_given_back(slow_node: NodeHere, drawings: Path) -> None:
+    node, directory = slow_node, directory_of(slow_node)
+    directory.allocate_remote_io("resnet", FLOOR_BYTES_PER_S, origin="hand")
     node.mount("--job", "resnet")
-    eventually(lambda: allocation(node)["allowed_bytes_per_s"] == 5e6, "the rate")
-    read_all(node, pictures)
-    found = allocation(node)
+    eventually(lambda: allocation(node)["allowed_bytes_per_s"] == FLOOR_BYTES_PER_S, "the rate")
+    with running(lambda: read_all(node, drawings)):
+        [lease] = eventually(
+            lambda: [each for each in directory.leases() if each.used_bytes_per_s], "what is used"
+        )
+        found = allocation(node)
+        directory.allocate_remote_io("resnet", None, origin="hand")
     assert (found["job"], found["origin"]) == ("resnet", "hand")
-    assert found["used_bytes"] >= 160 * 5000
-    [lease] = eventually(
-        lambda: [each for each in directory.leases() if each.used_bytes_per_s], "what is used"
-    )
-    assert (lease.job, lease.dataset, lease.allowed_bytes_per_s) == ("resnet", "pets", 5e6)
-    assert lease.dataset_bytes >= 160 * 5000
-    directory.allocate_remote_io("resnet", None, origin="hand")
+    assert (lease.job, lease.dataset) == ("resnet", "pets")
+    assert lease.allowed_bytes_per_s == FLOOR_BYTES_PER_S
+    assert lease.dataset_bytes >= 160 * 40_000
+    assert allocation(node)["used_bytes"] >= 160 * 40_000
     eventually(lambda: allocation(node)["allowed_bytes_per_s"] is None, "no limit")
     node("umount", node.mountpoint)
     eventually(lambda: not directory.leases(), "the lease given back")
 
 
 def test_readers_that_wait_for_their_budget_do_not_keep_a_mount_from_ending(
-    node: NodeHere, directory: FolderDirectory, pictures: Path
+    slow_node: NodeHere, drawings: Path
 ) -> None:
-    directory.allocate_remote_io(TASK, 0, origin="hand")
+    node = slow_node
+    directory_of(node).allocate_remote_io(TASK, 0, origin="hand")
     daemon = node.mount()
-    eventually(lambda: allocation(node)["allowed_bytes_per_s"] == 256 << 10, "the floor")
+    eventually(lambda: allocation(node)["allowed_bytes_per_s"] == FLOOR_BYTES_PER_S, "the floor")
     outcomes: list[bytes | int] = []
 
     def read(path: Path) -> None:
@@ -79,8 +98,8 @@ def test_readers_that_wait_for_their_budget_do_not_keep_a_mount_from_ending(
         except OSError as error:
             outcomes.append(error.errno or 0)
 
-    files = sorted(pictures.rglob("*.jpg"))
-    shown = [node.mountpoint / file.relative_to(pictures) for file in files]
+    files = sorted(drawings.rglob("*.jpg"))
+    shown = [node.mountpoint / file.relative_to(drawings) for file in files]
     readers = [threading.Thread(target=read, args=(path,)) for path in shown]
     for reader in readers:
         reader.start()
@@ -102,7 +121,9 @@ def test_a_datasets_quota_reaches_the_tier_of_its_readers(
     [lease] = eventually(directory.leases, "a lease")
     directory.allocate_cache_size("pets", lease.dataset_id, 12 * MIB, origin="allocator")
     eventually(lambda: allocation(node)["quota_bytes"] == 12 * MIB, "the quota")
-    kept = json.loads((tier / "allocated.json").read_text())
+    # The mount shows the quota before its tier has it.
+    quotas = (tier / "allocated.json").read_text
+    kept = json.loads(eventually(quotas, "the tier's quotas", ignored=FileNotFoundError))
     assert kept == {lease.dataset_id: 12 * MIB}
     assert dataset["dataset"] == lease.dataset
     read_all(node, pictures)
@@ -148,14 +169,18 @@ def test_the_region_of_a_readers_ssd_is_the_least_quota(
     assert (refused.code, "give at least 4.0 MiB" in refused.err) == (2, True)
 
 
-def test_a_profile_is_a_row_of_a_job_table(node: NodeHere, pictures: Path, tmp_path: Path) -> None:
-    node.mount("--job", "resnet", "--memory", "4MiB")
+def test_a_profile_is_a_row_of_a_job_table(
+    slow_node: NodeHere, drawings: Path, tmp_path: Path
+) -> None:
+    node = slow_node
+    node.mount("--job", "resnet")
     node("alloc", "set-io", "resnet", "256KiB/s")
     eventually(lambda: allocation(node)["allowed_bytes_per_s"] == 256 << 10, "the rate")
-    with running(lambda: read_all(node, pictures)):
+    with running(lambda: read_all(node, drawings)):
         eventually(lambda: allocation(node)["used_bytes"], "a read")
-        found = node("alloc", "profile", node.mountpoint, "--seconds", "2")
-        [record] = node("alloc", "profile", node.mountpoint, "--seconds", "2", "--json").records
+        # The mount looks at its readers once a second, and twice in these, also if it is late.
+        found = node("alloc", "profile", node.mountpoint, "--seconds", "5")
+        [record] = node("alloc", "profile", node.mountpoint, "--seconds", "5", "--json").records
         node("alloc", "set-io", "resnet", "none")
     assert "only a lower bound" in found.err
     assert (record["job"], record["dataset"]) == ("resnet", "pets")
