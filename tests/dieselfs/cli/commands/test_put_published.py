@@ -115,7 +115,9 @@ def test_a_mount_without_an_index_shows_what_was_put_and_says_when_it_is_older(
     result = dlcmd("mount", "--no-index", "pets", mountpoint)
     assert (result.code, result.err.count(line)) == (0, 1)
     eventually(lambda: freshness()["behind"] == 1, "the first look at the store")
-    assert default_log_file(mountpoint).read_text().count(line) == 1
+    log = default_log_file(mountpoint)
+    eventually(lambda: line in log.read_text(), "the warning, a moment later")
+    assert log.read_text().count(line) == 1
     assert not (mountpoint / "new.jpg").exists()
 
     monkeypatch.delenv("DIESELFS_SNAPSHOTS")
