@@ -5,6 +5,9 @@ A process is ended by its id when its owner closes it, and by the kernel if the 
 
 from __future__ import annotations
 
+import fcntl
+import os
+import random
 import shutil
 import signal
 import socket
@@ -26,13 +29,29 @@ MEETING_S = 6.0
 """Redis forgets a node that does not answer for a second or two, and asks it no more."""
 FAIL_OVER_S = 6.0
 """Redis gives up a fail-over by hand after 5 s."""
+_PORTS = range(20_000, 32_000)
+"""Below those that the kernel gives to whoever names none, at any time."""
+_LOCKS = os.open(
+    f"/tmp/dieselfs-test-ports-{os.geteuid()}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+)
+"""A process locks the byte of each port that it was given, until it ends."""
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """Free just now: whoever uses it must be ready to take another."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free just now, and that no other process of the tests is given."""
+    while True:
+        port = random.choice(_PORTS)
+        if port in _given:
+            continue
+        try:
+            fcntl.lockf(_LOCKS, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            _given.add(port)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return port
 
 
 @contextmanager
