@@ -27,13 +27,32 @@ class SteppedClock:
     def __init__(self) -> None:
         self.now = 0.0
         self._events: set[threading.Event] = set()
+        self._asleep: set[threading.Event] = set()
+        self._of_thread = threading.local()
+        """The first time that each thread has seen since it last waited."""
 
     def __call__(self) -> float:
-        return self.now
+        now = self.now
+        if self._seen() is None:
+            self._of_thread.seen = now
+        return now
+
+    def _seen(self) -> float | None:
+        return getattr(self._of_thread, "seen", None)
+
+    @property
+    def asleep(self) -> int:
+        """The number of threads that look at the clock only when they are woken."""
+        return len(self._asleep)
 
     def wait(self, event: threading.Event, seconds: float | None) -> None:
         self._events.add(event)
+        seen, self._of_thread.seen = self._seen(), None
+        if seen not in (None, self.now):  # a step since then may not have set the event
+            return
+        self._asleep.add(event)
         assert event.wait(PATIENCE_S)
+        self._asleep.remove(event)
 
     def move_to(self, now: float) -> None:
         self.now = now

@@ -199,6 +199,7 @@ class TestLines:
         budget.take(1000)
         first, hurried = ReadTurn(ahead=True), ReadTurn(ahead=True)
         self.line_of(budget, takers, {"first": first, "hurried": hurried})
+        eventually(lambda: clock.asleep == 2)
         clock.now = 1.0  # nobody looks
         hurried.hurry()
         takers.have_passed("hurried")
