@@ -6,21 +6,39 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from chunkstore.call_threads import Answers
 from chunkstore.errors import ChunkStoreError, NotFound, Unavailable
 from chunkstore.stores.deadline import DeadlineStore
 from chunkstore.stores.hedging import HedgePolicy, HedgeStatistics, HedgingStore
+from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.read import Read
+from chunkstore.stores.time_left import OperationEnds
 from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
-# A read that is answered at once comes within 0.3 s on any machine; one that hangs does not.
 POLICY = HedgePolicy(shortest_s=0.3, extra_share=1.0, enough=4)
 
 
-def hedging(
-    faulty: FaultyStore, policy: HedgePolicy = POLICY, timeout_s: float = 20.0, seen: int = 4
-) -> HedgingStore:
+class InOrder(DeadlineStore):
+    """Begins a read when the store has seen it: a second request never overtakes the first."""
+
+    def __init__(self, faulty: FaultyStore) -> None:
+        super().__init__(faulty, PATIENCE_S)
+        self._calls = faulty.calls
+
+    def begin(
+        self, read: Read, answers: Answers[Buffer], call: int, then: Callable[[], None]
+    ) -> None:
+        name = "get" if read.length is None else "get_range"
+        before = self._calls[name]
+        super().begin(read, answers, call, then)
+        eventually(lambda: self._calls[name] > before)
+
+
+def hedging(faulty: FaultyStore, policy: HedgePolicy = POLICY, seen: int = 4) -> HedgingStore:
+    """Return a store whose reads so far took no time: a read is late after `shortest_s`."""
     faulty.inner.create("k", [b"0123456789"])
-    store = HedgingStore(DeadlineStore(faulty, timeout_s), policy)
+    store = HedgingStore(InOrder(faulty), policy, clock=lambda: 0.0)
     for _ in range(seen):
         store.get("k")
         store.get_range("k", 0, 5)
@@ -63,20 +81,20 @@ def test_a_first_answer_that_comes_after_all_wins_over_a_second_that_hangs() -> 
 
 def test_not_before_enough_were_seen() -> None:
     faulty = FaultyStore()
-    store = hedging(faulty, timeout_s=1.0, seen=3)
+    store = hedging(faulty, seen=3)
     with hanging() as hang:
         faulty.fault = nth(4, hang)
-        with pytest.raises(Unavailable, match="in time"):
+        with OperationEnds(1.0), pytest.raises(Unavailable, match="in time"):
             store.get("k")
     assert store.statistics() == HedgeStatistics(reads=7)
 
 
 def test_a_kind_that_was_not_seen_is_not_hedged() -> None:
     faulty = FaultyStore()
-    store = hedging(faulty, timeout_s=1.0)
+    store = hedging(faulty)
     with hanging() as hang:
         faulty.fault = nth(5, hang)
-        with pytest.raises(Unavailable, match="in time"):
+        with OperationEnds(1.0), pytest.raises(Unavailable, match="in time"):
             store.get_range("k", 0, 1000)
     assert store.statistics().hedges == 0
 
@@ -147,7 +165,8 @@ def test_an_error_that_comes_in_time_is_told_at_once(error: type[ChunkStoreError
     def away() -> None:
         raise error("away")
 
-    store = hedging(FaultyStore(nth(5, away)))
+    policy = HedgePolicy(shortest_s=PATIENCE_S / 2, extra_share=1.0, enough=4)
+    store = hedging(FaultyStore(nth(5, away)), policy)
     with pytest.raises(error, match="away"):
         store.get("k")
     assert store.statistics().hedges == 0
@@ -155,10 +174,10 @@ def test_an_error_that_comes_in_time_is_told_at_once(error: type[ChunkStoreError
 
 def test_both_hang() -> None:
     with hanging() as hang:
-        store = hedging(
-            FaultyStore(lambda call, key, number: hang() if number > 4 else None), timeout_s=0.6
-        )
-        with pytest.raises(Unavailable, match="in time"):
+        policy = HedgePolicy(shortest_s=0.01, extra_share=1.0, enough=4)
+        faulty = FaultyStore(lambda call, key, number: hang() if number > 4 else None)
+        store = hedging(faulty, policy)
+        with OperationEnds(1.0), pytest.raises(Unavailable, match="in time"):
             store.get("k")
         assert store.statistics().hedges == 1
 
