@@ -11,7 +11,7 @@ from chunkstore.stores.deadline import DeadlineStore
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.time_left import OperationEnds, time_left_s
 from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "get": lambda store: store.get("k"),
@@ -31,6 +31,7 @@ def test_a_store_that_hangs_is_unavailable(call: str) -> None:
             CALLS[call](store)
         assert store.statistics().abandoned == 1
     eventually(lambda: len(store._threads._idle) == 1)  # the hung call's thread is used again
+    store._timeout_s = PATIENCE_S
     faulty.fault = lambda *_: None
     faulty.create("k", [b"x"])
     CALLS[call](store)
@@ -71,7 +72,7 @@ def test_one_object_that_hangs_delays_no_other() -> None:
     with hanging() as hang:
         faulty = FaultyStore(lambda call, key, _: hang() if key == "hangs" else None)
         faulty.inner.create("k", [b"x"])
-        store = DeadlineStore(faulty, 10)
+        store = DeadlineStore(faulty, PATIENCE_S)
         caught: list[Exception] = []
 
         def read() -> None:
@@ -85,7 +86,7 @@ def test_one_object_that_hangs_delays_no_other() -> None:
         eventually(lambda: faulty.calls["get"] == 1)
         assert [store.get("k") for _ in range(20)] == [b"x"] * 20
         assert thread.is_alive()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert len(caught) == 1  # there is no such object: it was told when the store came back
 
 
@@ -98,14 +99,14 @@ def test_the_operation_ends_before_the_request_may() -> None:
 
 def test_the_sooner_end_counts() -> None:
     assert time_left_s(7) == 7
-    with OperationEnds(100):
-        assert 99 < time_left_s(1000) <= 100
+    with OperationEnds(10_000):
+        assert 9_900 < time_left_s(100_000) <= 10_000
         assert time_left_s(7) == 7
-        with OperationEnds(10):
-            assert 9 < time_left_s(1000) <= 10
-            with OperationEnds(50):
-                assert time_left_s(1000) <= 10
-        assert time_left_s(1000) > 99
+        with OperationEnds(1_000):
+            assert 900 < time_left_s(100_000) <= 1_000
+            with OperationEnds(5_000):
+                assert time_left_s(100_000) <= 1_000
+        assert time_left_s(100_000) > 9_900
     with OperationEnds(0):
         assert time_left_s(7) == 0
     assert time_left_s(7) == 7
@@ -116,7 +117,7 @@ def test_an_operation_is_of_its_thread() -> None:
     with OperationEnds(0.0):
         thread = threading.Thread(target=lambda: found.append(time_left_s(7)))
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE_S)
     assert found == [7]
 
 
@@ -134,8 +135,10 @@ def test_a_listing_is_asked_for_in_pages_and_each_is_bounded() -> None:
                 yield info
 
         faulty.inner.list = stops_at_1200  # type: ignore[method-assign, assignment]
-        entries = DeadlineStore(faulty, 4.0).list("")
+        store = DeadlineStore(faulty, PATIENCE_S)
+        entries = store.list("")
         assert len([next(entries) for _ in range(1000)]) == 1000
+        store._timeout_s = 0.6
         begin = time.monotonic()
         with pytest.raises(Unavailable, match="the listing"):
             next(entries)
