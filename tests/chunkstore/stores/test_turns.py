@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 from chunkstore.stores.turns import Turns
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 
 def test_no_more_than_the_limit() -> None:
@@ -24,7 +24,7 @@ def waiting_in_line(turns: Turns, count: int) -> tuple[list[threading.Thread], l
     for number in range(count):
 
         def wait(number: int = number) -> None:
-            assert turns.take(20)
+            assert turns.take(PATIENCE_S)
             came.append(number)
 
         before = turns.waiting
@@ -40,7 +40,7 @@ def test_first_come_first_served() -> None:
     threads, came = waiting_in_line(turns, 8)
     for number in range(8):
         turns.give_back()
-        threads[number].join(20)
+        threads[number].join(PATIENCE_S)
         assert came == list(range(number + 1))
     assert turns.taken == 1
 
@@ -52,7 +52,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
     turns.set_limit(1)
     assert not turns.take(0)
     turns.give_back()
-    threads[0].join(20)
+    threads[0].join(PATIENCE_S)
     assert came == [0]
 
 
@@ -62,11 +62,11 @@ def test_a_higher_limit_lets_those_who_wait_in() -> None:
     threads, came = waiting_in_line(turns, 4)
     turns.set_limit(4)
     for thread in threads[:3]:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert sorted(came) == [0, 1, 2]
     assert (turns.taken, turns.waiting) == (4, 1)
     turns.give_back()
-    threads[3].join(20)
+    threads[3].join(PATIENCE_S)
 
 
 def test_a_lower_limit_takes_nothing_away() -> None:
@@ -88,6 +88,6 @@ def test_who_leaves_the_line_is_passed_over() -> None:
     assert not turns.take(0.01)
     threads, came = waiting_in_line(turns, 1)
     turns.give_back()
-    threads[0].join(20)
+    threads[0].join(PATIENCE_S)
     assert came == [0]
     assert (turns.taken, turns.waiting) == (1, 0)
