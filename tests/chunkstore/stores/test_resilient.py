@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import NotFound, Unavailable
+from chunkstore.stores import time_left
 from chunkstore.stores.adaptive_limit import LimitedStore
 from chunkstore.stores.aimd import LimitPolicy
 from chunkstore.stores.deadline import DeadlineStore
@@ -28,7 +28,7 @@ from tests.contracts.object_store_contract import (
     OpenStore,
     SharedObjectStoreContract,
 )
-from tests.eventually import eventually, scaled_by_load
+from tests.eventually import PATIENCE_S, eventually
 
 WRAPPERS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
     "retrying": RetryingStore,
@@ -53,6 +53,21 @@ class TestOverADirectory(SharedObjectStoreContract):
         return lambda: ResilientStore(LocalDirectory(tmp_path / "store"))
 
 
+PATIENT = ResiliencePolicy(
+    RetryPolicy(None, first_pause_s=0.001, longest_pause_s=0.01, operation_timeout_s=PATIENCE_S)
+)
+
+
+def waits_for(store: ResilientStore, folder: Path) -> None:
+    """Assert that a read outlives more failures than a store that has never answered may have."""
+    (folder / "store").rename(folder / "gone")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(store.get, "k")
+        eventually(lambda: read.done() or store.statistics().retry.retries > 4)
+        (folder / "gone").rename(folder / "store")
+        assert read.result() == b"x"
+
+
 class TestPickled:
     """A helper process is given the store: with what it needs, and without what is of this
     process."""
@@ -69,7 +84,7 @@ class TestPickled:
 
     def test_counters_begin_anew_and_the_policy_stays(self, tmp_path: Path) -> None:
         policy = ResiliencePolicy(
-            retry=RetryPolicy(tries=2), limit=LimitPolicy(first=5), request_timeout_s=3
+            retry=RetryPolicy(tries=2), limit=LimitPolicy(first=5), request_timeout_s=60
         )
         store = ResilientStore(LocalDirectory(tmp_path / "store"), policy)
         store.create("k", [b"x"])
@@ -86,14 +101,10 @@ class TestPickled:
     def test_who_is_handed_a_store_that_has_answered_is_patient_at_once(
         self, tmp_path: Path
     ) -> None:
-        policy = ResiliencePolicy(RetryPolicy(None, first_pause_s=0.001, operation_timeout_s=0.5))
-        store = ResilientStore(LocalDirectory(tmp_path / "store"), policy)
+        store = ResilientStore(LocalDirectory(tmp_path / "store"), PATIENT)
         store.create("k", [b"x"])
         copy = pickle.loads(pickle.dumps(store))
-        (tmp_path / "store").rename(tmp_path / "gone")
-        with pytest.raises(Unavailable):
-            copy.get("k")
-        assert copy.statistics().retry.retries > 4
+        waits_for(copy, tmp_path)
 
     def test_a_store_in_memory_stays_where_it_is(self) -> None:
         for store in (MemoryObjectStore(), ResilientStore(MemoryObjectStore())):
@@ -132,7 +143,8 @@ class TestForked:
             def child() -> None:
                 assert store.statistics().hedge == HedgeStatistics()
                 assert [store.get("k") for _ in range(5)] == [b"x"] * 5
-                faulty.fault = lambda call, key, number: hang() if number == 14 else None
+                late = faulty.calls["get"] + 1  # a busy machine may have hedged some before
+                faulty.fault = lambda call, key, number: hang() if number == late else None
                 while store.statistics().hedge.hedges == 0:
                     assert store.get("k") == b"x"
 
@@ -140,17 +152,19 @@ class TestForked:
         assert store.statistics().hedge.reads == 8
 
     def test_it_knows_that_the_store_has_answered(self, tmp_path: Path) -> None:
-        policy = ResiliencePolicy(RetryPolicy(None, first_pause_s=0.001, operation_timeout_s=0.5))
-        store = ResilientStore(LocalDirectory(tmp_path / "store"), policy)
+        store = ResilientStore(LocalDirectory(tmp_path / "store"), PATIENT)
         store.create("k", [b"x"])
-        (tmp_path / "store").rename(tmp_path / "gone")
+        assert os.waitpid(fork(lambda: waits_for(store, tmp_path)), 0)[1] == 0
 
-        def child() -> None:
-            with pytest.raises(Unavailable):
-                store.get("k")
-            assert store.statistics().retry.retries > 4
 
-        assert os.waitpid(fork(child), 0)[1] == 0
+class MovingClock:
+    """Stands in for `time`, and moves by a second at each look."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1
+        return self.now
 
 
 class TestTogether:
@@ -158,27 +172,31 @@ class TestTogether:
         with hanging() as hang:
             faulty = FaultyStore(lambda call, key, number: hang() if number == 1 else None)
             faulty.inner.create("k", [b"x"])
-            store = ResilientStore(faulty, ResiliencePolicy(request_timeout_s=0.05))
+            retry = RetryPolicy(tries=1000, longest_pause_s=0.1, operation_timeout_s=PATIENCE_S)
+            store = ResilientStore(faulty, ResiliencePolicy(retry, request_timeout_s=0.05))
             assert store.get("k") == b"x"
             assert store.stat("k").size_bytes == 1
             statistics = store.statistics()
-        assert statistics.retry == RetryStatistics(retries=2)
-        assert statistics.deadline.abandoned == 2
+        # On a busy machine an answer may be late by itself.
+        abandoned = statistics.deadline.abandoned
+        assert abandoned >= 2
+        assert statistics.retry == RetryStatistics(retries=abandoned)
         assert statistics.limit.in_flight == 0
 
-    def test_an_operation_ends_when_everything_hangs(self) -> None:
+    def test_an_operation_ends_when_everything_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with hanging() as hang:
             faulty = FaultyStore(lambda *_: hang())
             policy = ResiliencePolicy(
-                RetryPolicy(tries=1000, first_pause_s=0, operation_timeout_s=0.2),
+                RetryPolicy(tries=1000, first_pause_s=0, operation_timeout_s=20),
                 request_timeout_s=0.05,
             )
             store = ResilientStore(faulty, policy)
-            begin = time.monotonic()
+            clock = MovingClock()
+            monkeypatch.setattr(time_left, "time", clock)
             with pytest.raises(Unavailable, match="in time"):
                 store.get("k")
-            assert 0.15 < time.monotonic() - begin < scaled_by_load(10)
-            assert 2 <= faulty.calls["get"] < 20
+        assert 20 < clock.now < 25
+        assert 2 <= store.statistics().deadline.abandoned < 20
 
     def test_a_read_that_pauses_holds_no_turn(self) -> None:
         """The only place in the line is another's while a failed read waits for its next try."""
