@@ -4,16 +4,19 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
 from chunkstore.errors import NotFound, Unavailable
+from chunkstore.stores import time_left
 from chunkstore.stores.adaptive_limit import LimitedStore, OwnLimit
 from chunkstore.stores.aimd import LimitPolicy
+from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.retrying import RetryingStore, RetryPolicy
 from chunkstore.stores.time_left import OperationEnds
 from tests.chunkstore.stores.faulty_store import FaultyStore, hanging
-from tests.eventually import eventually
+from tests.eventually import eventually, scaled_by_load
 
 
 def limited(faulty: FaultyStore, first: int, highest: int = 64) -> LimitedStore:
@@ -147,14 +150,50 @@ def test_uploads_that_are_throttled_are_repeated_and_cut_the_limit() -> None:
 def test_the_wait_for_a_store_that_goes_on_answering_does_not_use_up_the_patience() -> None:
     """The last of 12 uploads wait longer in the line than an upload may take.
 
-    The time between two answers is an eighth of that, so that a busy machine may delay one.
+    The time between two answers is an eighth of that. An upload may take longer on a busy machine,
+    which delays answers; what follows in one thread holds there too.
     """
     pause = threading.Event()
     faulty = FaultyStore(lambda *_: (pause.wait(0.25), None)[1])
-    retrying, _ = uploading(faulty, LimitPolicy(first=1, highest=1), operation_timeout_s=2.0)
+    policy = LimitPolicy(first=1, highest=1)
+    retrying, _ = uploading(faulty, policy, operation_timeout_s=scaled_by_load(2.0))
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda number: retrying.create(str(number), [b"x"]), range(12)))
     assert len(list(faulty.inner.list(""))) == 12
+
+
+class Line(OwnLimit):
+    """A line behind others, one of which is answered every 15 s of a given clock."""
+
+    def __init__(self, others: int) -> None:
+        super().__init__(LimitPolicy())
+        self.now = 0.0
+        self._answers = [15.0 * (number + 1) for number in range(others)]
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def take(self, timeout_s: float) -> bool:
+        end = self.now + timeout_s
+        while self._answers and self._answers[0] <= end:
+            self.now = answered = self._answers.pop(0)
+            self.report(lambda aimd, at=answered: aimd.succeeded("", at, at))  # type: ignore[misc]
+        if self._answers:
+            self.now = end
+        return not self._answers and super().take(0)
+
+
+@pytest.mark.parametrize(("patience_s", "passes"), [(100, True), (14, False)])
+def test_the_wait_for_a_store_ends_when_no_answer_comes_for_as_long_as_an_upload_may_take(
+    patience_s: float, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line(others=12)
+    monkeypatch.setattr(time_left, "time", line)
+    store = LimitedStore(MemoryObjectStore(), uploads=line, clock=line.monotonic)
+    outcome = nullcontext() if passes else pytest.raises(Unavailable, match="earlier uploads")
+    with OperationEnds(patience_s), outcome:
+        store.create("k", [b"x"])
+    assert line.now == (12 * 15 if passes else patience_s)
 
 
 def test_the_wait_for_a_store_that_does_not_answer_ends_with_the_reason() -> None:
