@@ -71,6 +71,13 @@ def content(number: int, size: int = 3 * MIB) -> bytes:
     return random.Random(number).randbytes(size)
 
 
+@pytest.fixture(autouse=True)
+def _policies_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read waits for policies while the tier's thread asks them, however late that is: a missed
+    chunk is refused otherwise."""
+    monkeypatch.setattr("chunkstore.ssd.policy_runner.WAIT_S", PATIENCE_S)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "ssd"
@@ -101,12 +108,15 @@ def test_what_was_read_once_comes_from_the_ssd(tier: SsdTier, store: CountingSto
         assert set(store.reads.values()) == {1}, turn
     assert bytes(tiered.get_range(key(3), 700_000, 90_000)) == content(3)[700_000:790_000]
     assert tier.statistics().hits == 17
-    assert tier.segments is not None
-    tier.segments.touch()
-    [of] = tier.segments.occupancy()
+    assert tier.statistics().written_bytes == 8 * 3 * MIB
+    segments = tier.segments
+    assert segments is not None
+    segments.touch()
+    # The tier's own thread may have taken some of the counts, and publish them only now.
+    eventually(lambda: sum(of.hits + of.misses for of in segments.occupancy()) == 25)
+    [of] = segments.occupancy()
     assert (of.dataset, of.hits, of.misses) == (DATASET.id, 17, 8)
     assert of.hit_bytes == 16 * 3 * MIB + 90_000
-    assert tier.statistics().written_bytes == 8 * 3 * MIB
 
 
 def test_a_part_is_read_as_a_part_and_warms_its_chunk_once(
@@ -160,10 +170,9 @@ def test_a_policy_decides_and_counts_what_a_job_reads(
         jobs = TieredStore(store, DATASET, tier, lambda chunk: 3 * MIB, ReaderTags(bucket_of, job))
         tier.policies.publish(JobSpecification(job, DATASET.name, (Bucket("even"),)))
         jobs.get_range(key(1 + 2 * number), 0, MIB)
-    tier.runner.change(PolicyChoice("hybrid"))  # so that it is refreshed at once
-    tier.runner.tend()
-    with tier.runner._lock:  # the tier's own thread may be refreshing it
-        pass
+    runner, chunk, reader = tier.runner, bytes(16), ReaderTags(bucket_of)
+    runner.change(PolicyChoice("hybrid"))  # so that the tier's thread refreshes it at once
+    eventually(lambda: runner.explain(DATASET.id, chunk, tags=reader).priority == 2)
     for number in range(8):
         jobs.get(key(number))
     jobs.get_range(key(7), 0, 1000)
@@ -183,7 +192,7 @@ def test_a_policy_decides_and_counts_what_a_job_reads(
         *(("odd", "a"), ("odd", "b"), ("even", "b"), ("even", "")),
     }
     json.dumps(asdict(tier.statistics()))
-    tier.close()
+    tier.close(PATIENCE_S)  # which publishes the counts
     with closing(SegmentStore(folder, tmp_path / "index", None)) as other:
         decided = other.decisions()
     named = {
@@ -232,8 +241,8 @@ def test_a_policy_goes_on_while_the_ssd_fails(
     assert tier.wait_until_open(PATIENCE_S)
     (folder / "policy.json").write_bytes(b"damaged")
     tiered.get(key(1))
-    shutil.rmtree(folder)
-    eventually(lambda: not tier.statistics().in_service)
+    shutil.rmtree(folder.rename(tmp_path / "removed"))  # at once: the tier may be writing there
+    eventually(lambda: tier.statistics().failures)
     assert bytes(tiered.get(key(1))) == content(1)
     eventually(lambda: tier.statistics().in_service)
     tiered.get(key(2))
@@ -352,7 +361,6 @@ def test_a_failing_ssd_fails_no_read_and_comes_back(
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chunkstore.ssd.ssd_service.DEADLINE_S", 0.25)
     faulty, released = threading.Event(), threading.Event()
 
     def first(name: str) -> None:
@@ -370,6 +378,7 @@ def test_a_failing_ssd_fails_no_read_and_comes_back(
     for number in range(8):
         tiered.get(key(number))
     assert tier.wait_until_written(PATIENCE_S)
+    monkeypatch.setattr("chunkstore.ssd.ssd_service.DEADLINE_S", 0.25)
     faulty.set()
     slowest = 0.0
     for turn in range(5):
@@ -380,13 +389,19 @@ def test_a_failing_ssd_fails_no_read_and_comes_back(
     statistics = tier.statistics()
     assert statistics.failures >= 1
     assert statistics.bypassed >= 30
-    assert slowest < 20
+    assert slowest < PATIENCE_S / 2
+    monkeypatch.undo()  # a sound SSD has the tests' deadline
     faulty.clear()
     released.set()
-    eventually(lambda: tier.statistics().in_service)
-    hits = tier.statistics().hits
-    assert bytes(tiered.get(key(0))) == content(0)
-    assert tier.statistics().hits == hits + 1
+    before = tier.statistics()
+
+    def is_back() -> bool:
+        assert bytes(tiered.get(key(0))) == content(0)
+        return tier.statistics().hits > before.hits
+
+    eventually(is_back)
+    # It came from the SSD when that was asked for the first time.
+    assert (tier.statistics().hits, tier.statistics().misses) == (before.hits + 1, before.misses)
     tier.close()
 
 
@@ -410,8 +425,9 @@ def test_a_folder_that_goes_is_made_anew(folder: Path, tier: SsdTier, store: Cou
 
 
 def test_what_has_no_room_is_not_fetched_in_vain_each_time(
-    folder: Path, tmp_path: Path, store: CountingStore
+    folder: Path, tmp_path: Path, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("chunkstore.ssd.tier._NO_ROOM_S", PATIENCE_S)
     others = DatasetRef("others", b"o" * 16)
     limits = {others.id: DatasetLimits(pinned=True)}
     tier = SsdTier(
@@ -431,7 +447,7 @@ def test_what_has_no_room_is_not_fetched_in_vain_each_time(
     for number in range(8):
         tiered.get_range(key(number), 0, 1000)
         eventually(lambda: not tiered._warming._flights)
-    assert sum(store.bytes.values()) <= 8 * 1000 + 2 * 3 * MIB
+    assert sum(store.bytes.values()) == 8 * 1000 + 3 * MIB
     tier.close()
 
 
@@ -465,13 +481,9 @@ def test_a_full_disk_fails_no_read(small_disk: Path, tmp_path: Path, store: Coun
     folder = small_disk / "ssd"
     tier = SsdTier(lambda: SegmentStore(folder, tmp_path / "index", 1 << 30), folder)
     assert tier.wait_until_open(PATIENCE_S)
-    with (small_disk / "others").open("wb") as others:
+    with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
         while True:  # not a block is left
-            try:
-                others.write(bytes(1 << 16))
-                others.flush()
-            except OSError:
-                break
+            others.write(bytes(1 << 16))
     tiered = TieredStore(store, DATASET, tier)
     for _ in range(3):
         for number in range(8):
