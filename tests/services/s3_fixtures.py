@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.services.faulty_http import FaultyProxy, faulty_proxy
-from tests.services.redis_processes import free_port
 from tests.services.s3_server import ENVIRONMENT, S3Server, endpoint_of, s3_server
 
 _numbers = itertools.count()
@@ -16,14 +15,14 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def _s3_server() -> Iterator[S3Server]:
-    with s3_server(free_port()) as server:
+    with s3_server() as server:
         yield server
 
 
 @pytest.fixture
 def own_s3_server() -> Iterator[S3Server]:
     """One to be killed."""
-    with s3_server(free_port()) as server:
+    with s3_server() as server:
         yield server
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.eventually import eventually
+from tests.services.redis_processes import free_port
 
 ACCESS_KEY, SECRET_KEY = "AK", "SK-for-tests"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
@@ -58,10 +59,20 @@ def request_raw(url: str, path: str, method: str = "GET") -> bytes:
 
 
 @contextmanager
-def s3_server(port: int) -> Iterator[S3Server]:
-    """Listening on `port`. Killed at the end."""
+def s3_server() -> Iterator[S3Server]:
+    """Listening on a port of its own. Killed at the end."""
+    server = _started()
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def _started(ports: int = 5) -> S3Server:
+    port = str(free_port())
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.services.atomic_moto", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", "tests.services.atomic_moto", "-H", "127.0.0.1", "-p", port],
         cwd=_CHECKOUT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -69,7 +80,11 @@ def s3_server(port: int) -> Iterator[S3Server]:
     server = S3Server(f"http://127.0.0.1:{port}", process)
     try:
         eventually(server.answers, "an answer of moto", ignored=OSError)
-        yield server
-    finally:
+    except BaseException as error:
+        has_ended = process.poll() is not None
         process.kill()
         process.wait()
+        if isinstance(error, AssertionError) and has_ended and ports > 1:
+            return _started(ports - 1)  # somebody was faster with the port
+        raise
+    return server
