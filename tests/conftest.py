@@ -15,7 +15,8 @@ from urllib.parse import quote
 import pytest
 from hypothesis import settings
 
-from chunkstore.ssd import ssd_service
+from chunkstore.ssd import ssd_service, tier
+from chunkstore.stores import forked_store
 from tests.eventually import eventually
 from tests.forked_programs import SSD_DEADLINE_S, daemons_are_forked
 from tests.huge_pages import use_huge_pages
@@ -41,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
     rewrite_share(config)
     ssd_service.DEADLINE_S = SSD_DEADLINE_S
+    late = pytest.MonkeyPatch()  # a write to it, and the start of a store's process, may be too
+    late.setattr(tier, "_WRITE_TIMEOUT_S", 60.0)
+    late.setattr(forked_store, "_START_TIMEOUT_S", 60.0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
