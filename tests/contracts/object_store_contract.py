@@ -17,6 +17,7 @@ import pytest
 from chunkstore.errors import AlreadyExists, BadSource, NotFound
 from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from tests.eventually import PATIENCE_S
 
 OpenStore = Callable[[], ObjectStore]
 KEY = "datasets/d/chunks/one"
@@ -212,7 +213,7 @@ class SharedObjectStoreContract(ObjectStoreContract):
             store = open_store()
             won = []
             for turn in range(5):
-                together.wait(30)
+                together.wait(PATIENCE_S)
                 try:
                     store.create(f"turns/{turn}", [b"%d" % number] * 2000)
                     won.append(turn)
