@@ -25,6 +25,7 @@ from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.retrying import RetryingStore
 from tests.chunkstore.packed import DATASET, Packed
 from tests.contracts.object_store_contract import KEY, keys
+from tests.eventually import PATIENCE_S
 from tests.faults.misbehaving_s3 import swapped
 from tests.services.faulty_http import Asked, Fault, FaultyProxy, Reply
 from tests.services.s3_server import SECRET_KEY, request_raw
@@ -347,7 +348,10 @@ def test_a_page_served_once_in_place_of_a_chunk_is_not_believed(
         reader.payload(chunk)
 
 
-def test_an_object_is_read_past_caches_after_damage(store: CloudStore, s3_proxy: FaultyProxy) -> None:  # fmt: skip
+def test_an_object_is_read_past_caches_after_damage(
+    store: CloudStore, s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud, "PAST_CACHES_S", 10 * PATIENCE_S)
     store.get(KEY)
     assert store.forget(KEY)
     store.get(KEY)
