@@ -16,6 +16,7 @@ from chunkstore.stores.cloud import CloudStore
 from chunkstore.stores.cloud_location import CloudLocation
 from chunkstore.stores.forked_store import ForkedStore
 from tests.contracts.object_store_contract import KEY, OpenStore, SharedObjectStoreContract, keys
+from tests.eventually import PATIENCE_S
 from tests.services.s3_server import SECRET_KEY, S3Server
 
 
@@ -159,7 +160,7 @@ def test_a_forked_child_reads_and_writes(s3_url: str) -> None:
     outcome = context.SimpleQueue()
 
     def child() -> None:
-        signal.alarm(60)
+        signal.alarm(int(PATIENCE_S))
         found = [store.get(KEY)]
         threads = [threading.Thread(target=lambda: found.append(store.get(KEY))) for _ in range(4)]
         for thread in threads:
@@ -176,7 +177,7 @@ def test_a_forked_child_reads_and_writes(s3_url: str) -> None:
 
     process = context.Process(target=child)
     process.start()
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
     found, listed = outcome.get()
     assert found == [b"from the parent"] * 5 + [b"none"]
