@@ -43,6 +43,17 @@ class Result:
 
 
 Dlcmd = Callable[..., Result]
+_WAITS = (
+    "dieselfs.cache.task.remote_master.CONNECT_TIMEOUT_S",
+    "dieselfs.cache.task.remote_master.STATISTICS_TIMEOUT_S",
+    "dieselfs.cli.commands.mount._ANSWER_TIMEOUT_S",
+    "dieselfs.cli.commands.stats._TIMEOUT_S",
+    "dieselfs.cli.commands.task._TIMEOUT_S",
+    "dieselfs.cli.commands.why._TIMEOUT_S",
+)
+"""The times in which a mount or the master of a task must answer a command."""
+_WAIT_S = 30.0
+"""A mount that shares a busy machine may need more than the seconds that a user waits."""
 
 
 @pytest.fixture
@@ -61,7 +72,12 @@ def url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def dlcmd(url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> Dlcmd:
+def dlcmd(
+    url: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Dlcmd:
+    for wait in _WAITS:
+        monkeypatch.setattr(wait, _WAIT_S)
+
     def call(*arguments: str | Path) -> Result:
         capfdbinary.readouterr()
         code = run_dlcmd([str(argument) for argument in arguments])
