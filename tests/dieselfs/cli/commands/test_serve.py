@@ -67,9 +67,10 @@ def test_a_port_in_use_is_said(
 
 def test_a_ring_whose_node_does_not_answer(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", SECRET)
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
+    with socket.socket() as nobody:  # it has the port, so that nobody else does, and never listens
+        nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-    shown = dlcmd("cluster", address, "--json")
+        shown = dlcmd("cluster", address, "--json")
     assert shown.code == 6
     [node] = shown.records
     assert (node["node"], node["answers"], node["share"]) == (address, False, 0.0)
