@@ -12,6 +12,16 @@ from tests.eventually import eventually
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 
 
+def wait_for_ssd(dlcmd: Dlcmd, path: Path) -> None:
+    """A mount opens its SSD in the background: what is read before bypasses it."""
+
+    def is_in_service() -> bool:
+        [found] = dlcmd("why", path, "--json").records
+        return bool(found["ssd"]["in_service"])
+
+    eventually(is_in_service, "the SSD is in service")
+
+
 @needs_fuse
 @pytest.mark.parametrize("front", ["fuse", "auto"])
 def test_where_a_file_lies(
@@ -22,6 +32,7 @@ def test_where_a_file_lies(
     options += ("--ssd-policy", "historic", "--ssd-shadow-policy", "future")
     assert dlcmd("mount", "pets", mountpoint, *options).code == ExitCode.OK
     path = mountpoint / "cat/1.jpg"
+    wait_for_ssd(dlcmd, path)
     [found] = dlcmd("why", path, "--json").records
     assert (found["node_memory_bytes"], found["ssd"]["cached_bytes"]) == (0, 0)
     assert found["cache_node"] is None
@@ -54,6 +65,7 @@ def test_a_dataset_that_no_ssd_keeps(
     assert mounted.code == ExitCode.OK
     assert "dataset pets is left out by the pattern !*ts" in mounted.err
     path = mountpoint / "cat/1.jpg"
+    wait_for_ssd(dlcmd, path)
     path.read_bytes()
     shown = dlcmd("why", path).lines
     assert "  not eligible  dataset pets is left out by the pattern !*ts (cache_datasets)" in shown
@@ -76,6 +88,7 @@ def test_the_region_of_a_file_on_the_ssd(
     options = ("--prefill", "0", "--ssd", tmp_path / "ssd", "--ssd-size", "64MiB")
     assert dlcmd("mount", "pets", mountpoint, *options).code == ExitCode.OK
     path = mountpoint / "cat/1.jpg"
+    wait_for_ssd(dlcmd, path)
     size = len(path.read_bytes())
 
     def is_on_ssd() -> bool:
