@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,15 +52,18 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 class Watched:
-    """A receiver of progress that calls `then` at the first batch."""
+    """A receiver of progress that calls `then` at the first batch. The other threads wait for its
+    end after a batch each, so that most batches come later."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then, self.calls = then, 0
+        self._lock = threading.Lock()
 
     def advance(self, files: int, size_bytes: int) -> None:
-        self.calls += 1
-        if self.calls == 1:
-            self._then()
+        with self._lock:
+            self.calls += 1
+            if self.calls == 1:
+                self._then()
 
     def expect(self, files: int, size_bytes: int) -> None:
         pass
