@@ -27,6 +27,7 @@ from dieselfs.fuse.pages.store_filler import StoreFiller
 from metadata.snapshot import Snapshot
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
 from tests.eventually import PATIENCE_S, eventually
+from tests.mount.mounting import is_alive
 from tests.open_descriptors import open_descriptors
 from tests.stopping import stop
 
@@ -96,7 +97,7 @@ def filled(filler: PageFiller, count: int) -> list[Filled]:
     """Wait for so many."""
     found: list[Filled] = []
     while len(found) < count:
-        assert select.select([filler.wake_fd], [], [], 20)[0]
+        assert select.select([filler.wake_fd], [], [], PATIENCE_S)[0]
         found += filler.take_filled()
     return found
 
@@ -106,7 +107,7 @@ def dropped(filler: PageFiller, files: Any, *, staged_only: bool = False) -> Non
     done: list[int] = []
     filler.drop(files, lambda: done.append(threading.get_ident()), staged_only=staged_only)
     while not done:
-        assert select.select([filler.wake_fd], [], [], 20)[0]
+        assert select.select([filler.wake_fd], [], [], PATIENCE_S)[0]
         assert filler.take_filled() == []
     assert done == [threading.get_ident()], "in the thread that asks"
 
@@ -271,9 +272,9 @@ def test_its_threads_are_known_while_they_live(ranges: RangeFiller, own_pids: se
     ranges.fill(0, files_of(0))
     filled(ranges, 1)
     dropped(ranges, files_of(0))
-    assert len(own_pids) == 3
+    eventually(lambda: len(own_pids) == 3, "the second thread that fills, which had no work")
     assert threading.get_native_id() not in own_pids
-    ranges.close()
+    ranges.close(PATIENCE_S)
     assert own_pids == set()
 
 
@@ -488,7 +489,7 @@ def test_the_process_is_known_while_it_lives(pages: PageHelper, own_pids: set[in
     assert pages.stat(paths(1))
     [pid] = own_pids
     assert Path(f"/proc/{pid}/comm").read_text() == "dlcmd-pages\n"
-    pages.close()
+    pages.close(PATIENCE_S)
     assert own_pids == set()
     assert not Path(f"/proc/{pid}").exists()
     assert not pages.stat(paths(1))
@@ -509,7 +510,7 @@ def test_a_long_list_from_several_threads(pages: PageHelper) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert results == [True] * 6
 
 
@@ -533,9 +534,10 @@ def test_a_process_that_hangs_does_not_hang_the_end(pages: PageHelper, own_pids:
     waiting = threading.Thread(target=lambda: results.append(pages.drop(paths(1))))
     waiting.start()
     pages.close()
-    waiting.join(60)
+    waiting.join(PATIENCE_S)
     assert results == [False]
-    assert not Path(f"/proc/{pid}").exists()
+    # It is killed; the second in which it may end is short for a busy machine.
+    eventually(lambda: not is_alive(pid), "its end")
 
 
 def test_it_ends_with_the_process_that_started_it(folder: Path) -> None:
