@@ -16,7 +16,7 @@ from dieselfs.prefetch.close_events import CloseEvents
 from dieselfs.shuffle.order import shuffle_order
 from tests.dieselfs.fuse.simulated_mount import NamedSnapshot, SimulatedCache, SimulatedEvents
 from tests.dieselfs.prefetch.made_snapshot import number_of
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.open_descriptors import open_descriptors
 
 FILES = 512
@@ -290,12 +290,14 @@ def test_a_miss_is_noted_in_less_than_a_microsecond(made: list[Mount]) -> None:
     mounted.prefill.note_miss(0)
     mounted.prefill._every = mounted.prefill._until_fill = MAX_FILL_EVERY * 1000
     best = 1.0
-    for _ in range(5):
+    for _ in range(100):  # few of them are interrupted by nobody on a busy machine
         began = time.perf_counter()
         for _ in range(1000):
             mounted.prefill.note_miss(0)
             mounted.prefill.note_miss(1)
         best = min(best, (time.perf_counter() - began) / 2000)
+        if best < 5e-6:
+            break
     assert best < 5e-6
 
 
@@ -320,7 +322,7 @@ def test_with_the_kernel(tmp_path: Path) -> None:
     eventually(lambda: discarded, "a chunk that was read is discarded")
     assert discarded == [snapshot.chunk(1).id]
     assert prefill.statistics().outstanding_bytes == 6400
-    prefill.close()
+    prefill.close(PATIENCE_S)
     prefill.close()
     prefill.note_miss(0)
     cache.release()
