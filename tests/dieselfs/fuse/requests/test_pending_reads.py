@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dieselfs.fuse.requests.pending_reads import PendingReads, Work
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 
 def begun(pending: PendingReads, work: Work) -> Work:
@@ -46,7 +46,7 @@ def test_drain_waits_for_the_last() -> None:
         thread.start()
     assert not pending.drain(0.01)
     gate.set()
-    assert pending.drain(10)
+    assert pending.drain(PATIENCE_S)
     for thread in threads:
         thread.join()
 
@@ -80,5 +80,5 @@ def test_when_closed_what_has_not_begun_is_dropped() -> None:
     assert pending.submit(lambda: ran.append(2)) is None
     gate.set()
     eventually(lambda: not thread.is_alive())
-    assert pending.drain(10)
+    assert pending.drain(PATIENCE_S)
     assert ran == []
