@@ -14,7 +14,7 @@ from dieselfs.fuse.requests.receiving_threads import (
     Work,
     threads_by_cores,
 )
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 
 POLL_S = 0.01
 
@@ -55,6 +55,11 @@ class Requests:
             self.queue.put(None)
         eventually(lambda: self.answered == wanted)
 
+    def are_back(self) -> bool:
+        """Return True if no thread is at work: each receives, or is idle and given no place."""
+        threads = self.threads
+        return not threads._given and threads._idle + threads._receiving == threads._started
+
 
 @pytest.fixture
 def requests() -> Iterator[Requests]:
@@ -63,7 +68,7 @@ def requests() -> Iterator[Requests]:
     made.threads.start()
     yield made
     made.threads.end()
-    assert made.threads.wait_for_end(10)
+    assert made.threads.wait_for_end(PATIENCE_S)
     eventually(lambda: set(threading.enumerate()) <= before, "an end of all threads")
 
 
@@ -88,10 +93,15 @@ def test_a_reader_that_waits_for_one_request_after_the_other_needs_no_more_threa
         answered = threading.Event()
         requests.queue.put(answered.set)
         assert answered.wait(60)
-    assert requests.alive <= THREADS + 1, "one more if a request came before its thread was back"
+        # Another thread is needed for a request that comes before this one's is back.
+        eventually(requests.are_back)
+    assert requests.threads._started == THREADS
 
 
-def test_places_that_were_given_up_are_filled_and_taken_back(requests: Requests) -> None:
+def test_places_that_were_given_up_are_filled_and_taken_back(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving_threads, "IDLE_S", PATIENCE_S)  # no idle thread ends
     threads = requests.threads
     for _ in range(5):
         gate = threading.Event()
@@ -99,7 +109,7 @@ def test_places_that_were_given_up_are_filled_and_taken_back(requests: Requests)
             requests.queue.put(waits(gate))
         requests.are_answered(1)
         gate.set()
-        eventually(lambda: threads._idle == requests.alive - THREADS)
+        eventually(requests.are_back)
     assert requests.alive <= 4 + THREADS, "idle threads are used again"
     assert (threads._receiving, threads._given) == (THREADS, 0)
 
@@ -107,17 +117,25 @@ def test_places_that_were_given_up_are_filled_and_taken_back(requests: Requests)
 @pytest.mark.parametrize("places", [1, 5])
 def test_as_many_threads_receive_as_there_are_places(places: int) -> None:
     requests, gate = Requests(places), threading.Event()
+    has_begun = threading.Event()
+
+    def work() -> None:
+        has_begun.set()
+        gate.wait(60)
+
     requests.threads.start()
     try:
         eventually(lambda: requests.alive == places)
-        requests.queue.put(waits(gate))
+        requests.queue.put(work)
+        assert has_begun.wait(PATIENCE_S), "its thread has given up its place"
         requests.are_answered(2 * places)
-        eventually(lambda: requests.threads._receiving == places)
-        assert requests.alive == places + 1, "the place of the one that waits is filled"
+        eventually(lambda: requests.alive == places + 1, "the place is filled")
+        threads = requests.threads
+        assert (threads._receiving, threads._started) == (places, places + 1)
     finally:
         gate.set()
         requests.threads.end()
-        assert requests.threads.wait_for_end(10)
+        assert requests.threads.wait_for_end(PATIENCE_S)
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 2), (2, 2), (3, 3), (64, 4)])
@@ -154,23 +172,25 @@ def test_to_end_takes_no_answer_away_and_waits_for_none(requests: Requests) -> N
     requests.are_answered(1)
     assert requests.threads.end()
     assert not requests.threads.end(), "they were told"
-    assert requests.threads.wait_for_end(10)
+    assert requests.threads.wait_for_end(PATIENCE_S)
     gate.set()
     assert replied.wait(60)
 
 
 def test_a_thread_that_is_receiving_is_waited_for() -> None:
-    goes_on = threading.Event()
+    receives, goes_on = threading.Event(), threading.Event()
 
     def receive() -> None:
-        goes_on.wait(60)
+        receives.set()
+        goes_on.wait()
 
     threads = ReceivingThreads(lambda: receive)
     threads.start()
+    assert receives.wait(PATIENCE_S)  # a thread that begins later would only end
     threads.end()
     assert not threads.wait_for_end(0.01)
     goes_on.set()
-    assert threads.wait_for_end(10)
+    assert threads.wait_for_end(PATIENCE_S)
 
 
 def test_without_more_threads_requests_wait_for_one_that_is_back(
