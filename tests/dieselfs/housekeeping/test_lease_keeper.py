@@ -15,12 +15,12 @@ import pytest
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.commit_log import CommitLog, create_dataset
 from chunkstore.errors import Denied, Unavailable
-from chunkstore.leases import Lease, read_leases
+from chunkstore.leases import BEAT_S, Lease, read_leases
 from chunkstore.removal import finish_removal, mark_removed
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
 from tests.chunkstore.packed import StoreWrapper
-from tests.eventually import eventually, scaled_by_load
+from tests.eventually import PATIENCE_S, eventually, scaled_by_load
 
 LOGGER = "dieselfs.housekeeping.lease_keeper"
 
@@ -56,6 +56,11 @@ def dataset(store: Moody) -> DatasetRef:
     return found
 
 
+def patient_keeper(store: Moody, dataset: DatasetRef, beat_s: float = BEAT_S) -> LeaseKeeper:
+    """Return a keeper whose end waits for the deletion, though its thread is late."""
+    return LeaseKeeper(store, dataset, beat_s=beat_s, goodbye_s=lambda: PATIENCE_S)
+
+
 def leases(store: Moody, dataset: DatasetRef) -> list[Lease]:
     return list(read_leases(store.inner, dataset).values.values())
 
@@ -66,7 +71,7 @@ def served(store: Moody, dataset: DatasetRef) -> Callable[[], list[tuple[int, ..
 
 def test_announced_and_taken_back(store: Moody, dataset: DatasetRef) -> None:
     now = served(store, dataset)
-    with LeaseKeeper(store, dataset) as keeper:
+    with patient_keeper(store, dataset) as keeper:
         assert now() == []
         keeper.serve(7)
         eventually(lambda: now() == [(7,)], "the lease")
@@ -82,7 +87,7 @@ def test_announced_and_taken_back(store: Moody, dataset: DatasetRef) -> None:
 
 
 def test_renewed_at_every_beat(store: Moody, dataset: DatasetRef) -> None:
-    with LeaseKeeper(store, dataset, beat_s=0.01) as keeper:
+    with patient_keeper(store, dataset, beat_s=0.01) as keeper:
         keeper.serve(7)
         eventually(lambda: any(lease.number > 5 for lease in leases(store, dataset)), "renewals")
         eventually(lambda: len(list(store.inner.list("datasets/pets/leases/"))) == 1, "one number")
@@ -112,7 +117,8 @@ def test_a_store_that_comes_back_gets_the_lease_at_the_next_beat(
     store: Moody, dataset: DatasetRef, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.failure = Unavailable("out")
-    with caplog.at_level(logging.INFO, LOGGER), LeaseKeeper(store, dataset, beat_s=0.01) as keeper:
+    keeper = patient_keeper(store, dataset, beat_s=0.01)
+    with caplog.at_level(logging.INFO, LOGGER), keeper:
         keeper.serve(7)
         eventually(lambda: len(store.calls) > 3, "tries")
         store.failure = None
@@ -147,7 +153,7 @@ with LeaseKeeper(Hanging(), DatasetRef("pets", bytes(16))) as keeper:
     keeper.serve(1)
     assert hangs.wait(60)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
 def test_a_removed_dataset_does_not_come_to_life_again(store: Moody, dataset: DatasetRef) -> None:
