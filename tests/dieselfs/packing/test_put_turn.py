@@ -188,8 +188,8 @@ def test_a_lease_that_is_not_renewed_ends_after_thirty_seconds(
     waiter = threading.Thread(target=own.take, args=(Beside.WAIT, notes.append))
     waiter.start()
     eventually(lambda: bool(notes), "the note")
-    write_put_lease(store, "pets", lease(dataset, number=2))  # it lives
     now[0] += 29
+    write_put_lease(store, "pets", lease(dataset, number=2))  # it lives; seen at this time
     eventually(lambda: own._seen["f" * 32][0] == 2, "a look at the next number")
     now[0] += 29
     assert waiter.is_alive()
