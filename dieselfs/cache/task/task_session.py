@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -145,6 +146,21 @@ class TaskSession:
             # No other process can lead a private task.
             keep = self._leads or self._starts_helpers
             leader.end(keep_for_members=keep, timeout_s=max(0.0, deadline - time.monotonic()))
+        elif self._leads:
+            with suppress(OSError, DieselFSError):  # then the next leader of any task removes them
+                self._remove_unled(deadline)
+
+    def _remove_unled(self, deadline: float) -> None:
+        """Remove the task's files if its leader has left them to this member, which never led."""
+        while self.folder.path.exists():
+            leadership = self.folder.try_lead()
+            if leadership is not None:
+                leadership.release(True, max(0.0, deadline - time.monotonic()))
+                return
+            # A leader that serves no more may have counted this member just before.
+            if self._is_served() or time.monotonic() >= deadline:
+                return
+            time.sleep(_LONGEST_PAUSE_S)
 
     def renew(self) -> None:
         """Drop the parent's objects in a forked child.

@@ -213,6 +213,28 @@ def test_when_the_process_that_leads_ends_in_order_its_members_keep_the_files(
     assert (source.payloads, source.ranges) == (2, 0)
 
 
+def test_a_member_that_never_led_leaves_no_files_of_a_leader_that_ended_before(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    """As the server of a refreshed mount that nobody has read through."""
+    former = opened(folder, source, lead=True)
+    with opened(folder, source, lead=True):
+        assert is_right(former, 1)
+        former.close()
+        assert folder.chunks.exists()
+    assert not folder.path.exists()
+
+
+def test_a_member_that_ends_leaves_the_files_to_the_leader(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    with opened(folder, source, lead=True) as leading:
+        with opened(folder, source, lead=True) as member:
+            assert is_right(member, 1)
+        assert is_right(leading, 1)
+    assert source.payloads == 1
+
+
 def test_a_process_that_may_lead_takes_over_from_a_helper_that_died(
     folder: TaskFolder, source: LoggedSource
 ) -> None:
