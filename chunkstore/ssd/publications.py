@@ -35,8 +35,9 @@ class Publications:
         """
         with self._lock:
             new, self._new = self._new, {}
-        is_news = any(self._is_news(reader, found) for reader, found in new.items())
-        self._known.update({reader: (found, now + found.lease_s) for reader, found in new.items()})
+            is_news = any(self._is_news(reader, found) for reader, found in new.items())
+            ends = {reader: (found, now + found.lease_s) for reader, found in new.items()}
+            self._known.update(ends)
         return list(new.values()), is_news
 
     def again(self) -> None:
@@ -47,7 +48,8 @@ class Publications:
 
     def expire(self, now: float) -> None:
         """Forget readers whose leases have ended."""
-        self._known = {of: found for of, found in self._known.items() if now < found[1]}
+        with self._lock:
+            self._known = {of: found for of, found in self._known.items() if now < found[1]}
 
     def _is_news(self, reader: tuple[str, str], found: JobSpecification) -> bool:
         known, _ = self._known.get(reader, (None, 0.0))

@@ -163,13 +163,13 @@ class LimitedStore(ReadWrapper):
 
     def _wait_to_upload(self, key: str) -> None:
         """Wait for the turn, and then, with its place, until the pause after a failure is over."""
-        limit = self._uploads
+        limit, since = self._uploads, self._clock()
         while True:
-            began = self._clock()
             taken = limit.take(time_left_s(_LONGEST_WAIT_S))
-            answered_s = limit.times()[0] - began
+            answered_s = limit.times()[0] - since
             if answered_s > 0:
                 lengthen_operation(answered_s)
+                since += answered_s
             if taken:
                 break
             if answered_s <= 0:

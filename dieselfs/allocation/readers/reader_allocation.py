@@ -316,7 +316,8 @@ class ReaderAllocation:
         self._waits.note(now, self._read.waited_s, 0.0 if found is None else found.bound_s)
         if found is not None:
             self._samples.append((now, found.used_bytes, found.waited_s))
-            while now - self._samples[0][0] > _WINDOW_S:
+            # A beat that is late still shows what was used since the one before.
+            while len(self._samples) > 2 and now - self._samples[0][0] > _WINDOW_S:
                 self._samples.popleft()
 
     def _fetched(self) -> JobProgress:

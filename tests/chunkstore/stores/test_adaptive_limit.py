@@ -183,7 +183,9 @@ class Line(OwnLimit):
         return not self._answers and super().take(0)
 
 
-@pytest.mark.parametrize(("patience_s", "passes"), [(100, True), (14, False)])
+@pytest.mark.parametrize(
+    ("patience_s", "passes"), [(100, True), (40, True), (16, True), (14, False)]
+)
 def test_the_wait_for_a_store_ends_when_no_answer_comes_for_as_long_as_an_upload_may_take(
     patience_s: float, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,3 +28,21 @@ def test_a_reader_without_a_job_asks_seldom_while_nothing_is_allocated(
     reader.beat(directory)
     assert reader._interval_s() == BEAT_S
     reader.end(directory)
+
+
+def test_a_beat_that_is_late_tells_what_was_used_since_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReaderAllocation, "begin", lambda _: None)  # the beats are those below
+    directory, now = FolderDirectory(tmp_path / "directory"), 0.0
+    directory.allocate_remote_io("resnet", 1e9, origin="hand")
+    settings = AllocationSettings("resnet", "lmdb:///x")
+    reader = ReaderAllocation(settings, DatasetRef("pets", bytes(16)), clock=lambda: now)
+    reader.beat(directory)
+    budget = reader.payer()
+    assert budget is not None
+    for now, used_bytes in ((1.0, 1_000_000), (101.0, 10_000_000)):
+        budget.charge(used_bytes)
+        reader.beat(directory)
+    assert reader.statistics().used_bytes_per_s == 10_000_000 / 100
+    reader.end(directory)
