@@ -29,7 +29,6 @@ from tests.dieselfs.cache.logged_source import (
     content,
     extent,
 )
-from tests.dieselfs.cache.patience import be_patient_members
 from tests.dieselfs.cache.processes import (
     FORK,
     SPAWN,
@@ -43,10 +42,7 @@ from tests.dieselfs.cache.processes import (
 )
 from tests.eventually import PATIENCE_S, eventually
 
-
-@pytest.fixture(autouse=True)
-def patience_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_patient_members(monkeypatch.setattr)
+pytestmark = pytest.mark.usefixtures("patient_members")
 
 
 @pytest.fixture
