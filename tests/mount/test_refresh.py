@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.fuse.mounts.mount_table import MountState, entry_at
 from metadata.snapshot import Snapshot
 from tests.eventually import eventually
@@ -118,6 +119,18 @@ def test_all_paths_lead_to_the_new_snapshot(mount: Mount, versions: Versions) ->
         expected = path in AFTER or path in directories(AFTER)
         assert (mount.path / path).exists() == expected, path
     assert (mount.path / "changed").stat().st_mtime_ns == BASE_TIME_NS + 1
+
+
+def test_an_unmount_after_a_refresh_leaves_nothing_in_node_memory(
+    versions: Versions, tmp_path: Path
+) -> None:
+    """The new server, which nobody has read through, removes what the former one has cached."""
+    task = TaskFolder.at(f"refreshed-{os.getpid()}")
+    with mounted(versions.before, tmp_path, "--task", task.path.name) as mount:
+        assert tree(mount.path) == BEFORE
+        assert any(task.chunks.iterdir())
+        mount.refresh(versions.after.snapshot)
+    assert not task.path.exists()
 
 
 def test_a_path_asked_for_first_after_a_refresh_is_new(mount: Mount, versions: Versions) -> None:
