@@ -21,6 +21,7 @@ import pytest
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.dieselfs.cli.nodes_here import TASK, Daemon, NodeHere, nodes_here
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
+from tests.forked_programs import PATIENT
 
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 SECRET = "f00d" * 16
@@ -174,10 +175,11 @@ def test_two_mounts_put_their_memory_together(
     hold: Hold,
     start: Callable[[list[NodeHere], Path, str, Hold], list[Daemon]],
 ) -> None:
+    for node in nodes:
+        node.environment[PATIENT] = "1"  # a peer that a busy machine makes late is not silent
     daemons = start(nodes, secret_file, redis_url, hold)
     for node in nodes:
         eventually(lambda node=node: node.show()["peers"]["members_up"] == 2, "two members")
-    logged = [daemon.log.stat().st_size for daemon in daemons]
     for node in nodes:
         read_all(pictures, node.mountpoint)
     secret_file.unlink()
@@ -194,18 +196,12 @@ def test_two_mounts_put_their_memory_together(
         own = [next(m for m in members if m["state"] == "me") for members in shown]
         return sum(member["status"]["from_store_bytes"] for member in own)
 
-    def has_stalled() -> bool:
-        """On a busy machine a peer may look silent, and a node reads alone meanwhile."""
-        news = (daemon.log.read_bytes()[at:] for daemon, at in zip(daemons, logged, strict=True))
-        return any(re.search(rb" does not answer: | has failed", said) for said in news)
-
     # Once, but for a few reads; each alone would read twice as much.
-    assert from_store() <= 1.5 * content or has_stalled()
+    assert from_store() <= 1.5 * content
     for node in nodes:
         found = node.statistics()["peers"]
-        assert found["sources"]["from_peers"] > 0 or has_stalled()
-        assert found["node_store_bytes_per_byte"] > 0
-        assert found["node_store_bytes_per_byte"] < 1 or has_stalled()
+        assert found["sources"]["from_peers"] > 0
+        assert 0 < found["node_store_bytes_per_byte"] < 1
         says(node, r"peers +2 of 2 up", "stats", "--once", node.mountpoint)
         says(node, rf"{TASK} +pets +\d+ +1 .* +2 of 2", "task", "ls")
     says(nodes[0], "2 of 2 members up", "task", "show", TASK)
@@ -262,14 +258,6 @@ def test_oneshot_fetches_what_a_refresh_brings(
     # While one server follows another there may be no answer.
     brought = "the new file in memory"
     eventually(lambda: filled() >= before + 10_000, brought, ignored=(OSError, ValueError))
-
-    def leads() -> bool:
-        server = json.loads((node.mountpoint / ".dieselfs/dataset.json").read_text())["server_pid"]
-        return bool(node.show()["leader_pid"] == server)
-
-    # A leader that ends before another server leaves the folder to that one, which may end too.
-    no_answer = (AssertionError, OSError, ValueError)
-    eventually(leads, "the later server leads the task", ignored=no_answer)
     node.umount()
 
 
