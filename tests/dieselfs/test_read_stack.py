@@ -49,7 +49,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a node is late with is not read from the store, and what it has is kept."""
+    """Let no late node make a client read from the store, and no busy policy refuse a chunk."""
     be_patient(monkeypatch.setattr)
     monkeypatch.setattr(policy_runner, "WAIT_S", PATIENCE_S)
 

@@ -64,7 +64,7 @@ class Reader:
 
 
 def is_reading(pid: int, mount: Path) -> bool:
-    """Whether a process waits in the kernel for bytes of a file of this mount."""
+    """Return whether a process waits in the kernel for bytes of a file of this mount."""
     process = Path("/proc", str(pid))
     try:
         return (process / "syscall").read_text().split()[0] == "0" and any(

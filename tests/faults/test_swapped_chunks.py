@@ -38,7 +38,7 @@ RIGHT_AGAIN_S = 10.0
 GETS_OF_A_WRONG_CHUNK = 10
 """Its 8 files would ask for it 34 times, if nothing were remembered."""
 GETS_OF_A_SECOND = 2
-"""That a wrong chunk costs while it is read on: it is remembered for 1 s."""
+"""More requests for each second in which a wrong chunk is read: its damage is known for 1 s."""
 BOUND_S = 20.0
 REMEMBERED = "chunkstore.chunk_damage:KnownDamage.check=false"
 
@@ -97,7 +97,7 @@ class Reading:
     """Until all were ready."""
 
     def most_gets(self) -> int:
-        """Of each wrong chunk."""
+        """Return the most requests for each wrong chunk."""
         return GETS_OF_A_WRONG_CHUNK + GETS_OF_A_SECOND * int(self.seconds)
 
     def longest_s(self, paths: Sequence[str]) -> float:

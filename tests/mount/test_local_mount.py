@@ -74,7 +74,7 @@ class Node:
         self.dlcmd("snapshot", "create", "pets")
 
     def mounted(self) -> list[dict[str, Any]]:
-        """What the list of mounts says of this node's, once all have answered in time for it."""
+        """Return how the list of mounts shows this node's, once all have answered in time."""
         found: list[dict[str, Any]] = []
 
         def is_answered() -> bool:

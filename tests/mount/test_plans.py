@@ -200,7 +200,7 @@ def planned_pages_of(mount: Mount) -> dict[str, Any]:
 
 
 def memory_of(mount: Mount) -> dict[str, Any]:
-    """What the master counts. Another process's may be too late for the statistics."""
+    """Return the master's counts. A master of another process may be late for the statistics."""
     found: dict[str, Any] = eventually(
         lambda: mount.statistics()["cache"]["node"], "an answer of the master"
     )

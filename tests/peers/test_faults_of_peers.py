@@ -33,8 +33,8 @@ LONG = bool(os.environ.get("DIESELFS_LONG_FAULTS"))
 
 FILES, SIZE_BYTES, CHUNK_BYTES = 512, 16 << 10, 64 << 10
 MEMORY_BYTES = FILES * SIZE_BYTES * 70 // 100
-"""Of a node: a third of the dataset and some copies; half of it, when one of three is gone. Then it
-owns 64 ± 6 of 128 chunks, as their ids fall, and has room for 89."""
+"""A node's memory: a third of the dataset and some copies; half of it, when one of three is gone.
+Then a node owns 64 ± 6 of 128 chunks, as their ids fall, and has room for 89."""
 BOUND_S = 8.0
 """For a single read. A peer that is silent is given up after 1 s, and each of two may be; the rest
 is for machines that stall."""

@@ -210,7 +210,7 @@ class RemoteMaster:
             if connection is not None:
                 self._close_connection(connection)
             if timeout_s is not None and isinstance(error, TimeoutError):
-                # A busy master is late: who asks for its statistics stays a member.
+                # A busy master is late; the process that asks for its statistics stays a member.
                 raise MasterGone(f"the master of {self._path.parent} is late") from None
             raise self._master_gone(error) from None
         except BaseException:  # interrupted: an answer may still come

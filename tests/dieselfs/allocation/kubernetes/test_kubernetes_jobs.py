@@ -53,7 +53,7 @@ class Cluster:
         return True
 
     def sees(self, server: KubernetesServer) -> bool:
-        """Whether the watch has brought all annotations that pods have."""
+        """Return whether the watch has brought all annotations that pods have."""
         seen = self.pods._watched.pods() or {}
         return all(server.annotations(pod.name) == pod.annotations for pod in seen.values())
 

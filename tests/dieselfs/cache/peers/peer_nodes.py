@@ -155,7 +155,7 @@ class PeerNode:
         return found
 
     def sees(self, count: int) -> bool:
-        """Whether its processes may ask so many, itself included.
+        """Return whether its processes may ask so many, itself included.
 
         A view that an earlier process of the node has left does not count.
         """

@@ -252,7 +252,7 @@ def state(warm: WarmOnMiss) -> str:
 
 
 def looks(warm: WarmOnMiss) -> bool:
-    """Whether a look for a snapshot is under way, which lets further misses go."""
+    """Return whether a look for a snapshot is under way: it lets further misses go."""
     return any(of.look_again_at == math.inf for of in warm._warmed.values())
 
 

@@ -116,7 +116,7 @@ def greeted(server: PeerServer) -> Stream:
 
 
 def is_ended(stream: Stream) -> bool:
-    """Whether the server has closed a connection over which it has sent nothing."""
+    """Return whether the server has closed a connection over which it has sent nothing."""
     return stream.receive_into(memoryview(bytearray(1)), SOON_S) == 0
 
 
