@@ -252,7 +252,7 @@ class _Server:
                 return self._ends.get(timeout=_STATE_EVERY_S)
             except queue.Empty:
                 assert self._front is not None
-                self._front.release_hidden()
+                self._front.check_mounts()
                 state = self._state()
             if state != kept:
                 kept = state

@@ -21,6 +21,7 @@ from dieselfs.fuse.mounts import erofs_mounts
 from dieselfs.fuse.mounts import service_client as mount_service
 from dieselfs.fuse.mounts.front_choice import Front, FrontChoice, use_direct_io
 from dieselfs.fuse.mounts.mount_table import entries_of_device
+from dieselfs.fuse.mounts.own_mounts import OwnMounts
 from dieselfs.fuse.mounts.readahead import read_ahead, readahead_bytes
 from dieselfs.fuse.pages.file_filler import FileFiller
 from dieselfs.fuse.pages.page_filler import PageFiller
@@ -85,7 +86,7 @@ class ErofsFront:
         handed = self._parts.handed
         [fuse], self.blobs = handed.descriptors["fuse"], handed.descriptors["blobs"]
         self.is_direct: bool = handed.state["direct"]
-        self._device: list[int] = handed.state["device"]
+        self._mounts = OwnMounts.of(handed.state)
         self._serve(fuse, is_resumed=True)
         self._show_control()
         self._note(fuse)
@@ -111,8 +112,7 @@ class ErofsFront:
         with self._server.opening_front():
             mount = self._mount_image(image)
         try:
-            device = os.fstat(mount).st_dev
-            self._device = [os.major(device), os.minor(device)]
+            self._mounts = OwnMounts.at(mount)
             self._control = self._new_control()
             undo.callback(self._control.close)
             erofs_mounts.show(mount, self._control.mount, *self._places())
@@ -142,8 +142,7 @@ class ErofsFront:
             )
         for fd in self.blobs:
             undo.callback(os.close, fd)
-        device = os.stat(parts.mountpoint).st_dev
-        self._device = [os.major(device), os.minor(device)]
+        self._mounts = OwnMounts.at(parts.mountpoint)
         self._show_control()
         self._note(self.connection.fd)
 
@@ -153,9 +152,8 @@ class ErofsFront:
         An older mount is replaced wherever it is shown.
         """
         parts = self._parts
-        old = parts.handed.state.get("device") if parts.replaces else None
-        shown = [entry.mountpoint for entry in entries_of_device((old[0], old[1]))] if old else []
-        return (shown or [parts.mountpoint]), parts.replaces
+        old = OwnMounts.of(parts.handed.state).entries() if parts.replaces else []
+        return [entry.mountpoint for entry in old] or [parts.mountpoint], parts.replaces
 
     def _image(self) -> Path:
         parts = self._parts
@@ -228,8 +226,7 @@ class ErofsFront:
                 self._control = self._new_control(fuse)
             else:
                 self._control = self._new_control()
-                shown = entries_of_device((self._device[0], self._device[1]))
-                places = [entry.mountpoint for entry in shown]
+                places = [entry.mountpoint for entry in self._mounts.entries()]
                 erofs_mounts.show_control(self._control.mount, places)
             self._control.shown()
         except (OSError, DieselFSError) as error:
@@ -249,7 +246,7 @@ class ErofsFront:
         self.state = kept_state(
             self.choice,
             direct=self.is_direct,
-            device=self._device,
+            **self._mounts.state,
             connections=[os.minor(blob)],
             image=self._image_path,
         )
@@ -282,17 +279,19 @@ class ErofsFront:
         """Return the counts of the blob's connection."""
         return self.connection.counts
 
-    def release_hidden(self) -> None:
-        """Fail waiting READs if no mount of this file system is left."""
-        if not entries_of_device((self._device[0], self._device[1])):
+    def check_mounts(self) -> None:
+        """Note the mounts; fail waiting READs if none of this file system is left.
+
+        While a READ waits, the device number is its file system's.
+        """
+        self._mounts.entries()
+        self.state.update(self._mounts.state)
+        if not entries_of_device(self._mounts.device):
             self.connection.fail_waiting()
 
     def hide(self) -> None:
         """Detach the mount from all its mountpoints, by the mount service if it made the mount."""
-        if self.choice.via_service:
-            mount_service.unmount(self._parts.mountpoint, lazy=True)
-        else:
-            erofs_mounts.hide((self._device[0], self._device[1]))
+        self._mounts.detach()
 
     def note_gone(self) -> None:
         """Note that EROFS is gone; see `BlobServer.note_end`."""

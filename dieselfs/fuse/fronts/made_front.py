@@ -64,8 +64,11 @@ class MadeFront(Protocol):
         """Unmount, also while files are open."""
         ...
 
-    def release_hidden(self) -> None:
-        """Let a mount end that is shown nowhere any more, though READs still wait for a store."""
+    def check_mounts(self) -> None:
+        """Note in the state where the mount is shown; call it about once a second.
+
+        A mount that is shown nowhere any more ends, though READs still wait for a store.
+        """
         ...
 
     def note_gone(self) -> None:

@@ -10,8 +10,8 @@ from dieselfs.fuse.control.control_requests import CONTROL_THREADS
 from dieselfs.fuse.fronts.front_parts import FrontParts, kept_state
 from dieselfs.fuse.mounts import erofs_mounts, fusermount
 from dieselfs.fuse.mounts.front_choice import FrontChoice
-from dieselfs.fuse.mounts.mount_syscalls import detach
 from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.mounts.own_mounts import OwnMounts
 from dieselfs.fuse.mounts.readahead import readahead_bytes, set_readahead
 from dieselfs.fuse.pages.page_filler import PageFiller
 from dieselfs.fuse.pages.page_helper import PageHelper
@@ -38,11 +38,12 @@ class TreeFront:
         else:
             fuse = self._mounted_by_root() if os.geteuid() == 0 else self._mounted_by_helper()
         self.descriptors = {"fuse": [fuse], "in_flight": [parts.in_flight.fd]}
-        device = os.stat(parts.mountpoint).st_dev
-        self.state = kept_state(
-            choice, device=[os.major(device), os.minor(device)], connections=[os.minor(device)]
+        self._mounts = (
+            OwnMounts.of(parts.handed.state) if parts.resumes else OwnMounts.at(parts.mountpoint)
         )
-        self.readahead_bytes = readahead_bytes(device)
+        major, minor = self._mounts.device
+        self.state = kept_state(choice, **self._mounts.state, connections=[minor])
+        self.readahead_bytes = readahead_bytes(os.makedev(major, minor))
 
     def make_filler(
         self, source: CachedSource, helper: PageHelper, own_threads: set[int]
@@ -109,18 +110,14 @@ class TreeFront:
     def counts(self) -> dict[str, int]:
         return self.connection.counts
 
-    def release_hidden(self) -> None:
-        """Do nothing: the kernel ends the connection with the mount, even while requests wait."""
+    def check_mounts(self) -> None:
+        """Note the mounts: the kernel ends the connection with the last one by itself."""
+        self._mounts.entries()
+        self.state.update(self._mounts.state)
 
     def hide(self) -> None:
-        """Detach the mount; a failure is logged."""
-        try:
-            if os.geteuid() == 0:
-                detach(self._parts.mountpoint)
-            else:
-                unmount(self._parts.mountpoint, lazy=True)
-        except (OSError, MountError) as error:
-            log.warning("%s is not unmounted: %s", self._parts.mountpoint, error)
+        """Detach the mount from all its mountpoints."""
+        self._mounts.detach()
 
     def note_gone(self) -> None:
         """Do nothing: the kernel tells each server."""

@@ -1,4 +1,4 @@
-"""The mounts of an EROFS front: how they are made, shown, replaced and hidden.
+"""The mounts of an EROFS front: how they are made, shown and replaced.
 
 The kernel answers names from an image, and reads bytes through a blob that this process serves.
 
@@ -34,7 +34,6 @@ from dieselfs.fuse.mounts.mount_syscalls import (
     detach,
     new_mount,
 )
-from dieselfs.fuse.mounts.mount_table import entries_of_device
 from dieselfs.fuse.mounts.readahead import (
     NARROW_KIB,
     erofs_settings,
@@ -198,15 +197,6 @@ def show_control(control: int, places: Sequence[Path]) -> None:
     attach(control, first)
     for place in others:
         share(first, place)
-
-
-def hide(device: tuple[int, int]) -> None:
-    """Detach a file system from all its mountpoints; open files stay usable."""
-    for entry in reversed(entries_of_device(device)):
-        try:
-            detach(entry.mountpoint)
-        except OSError as error:
-            log.warning("%s is not unmounted: %s", entry.mountpoint, error.strerror)
 
 
 def _attached_inside(control: int, mount: int) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
@@ -21,6 +22,10 @@ _CLONE: Final = 1
 _AT_RECURSIVE: Final = 0x8000
 _AT_EMPTY_PATH: Final = 0x1000
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+_AT_SYMLINK_NOFOLLOW, _AT_STATX_DONT_SYNC = 0x100, 0x4000
+_MNT_ID_UNIQUE: Final = 0x4000
+_STATX: Final = struct.Struct("I132x2IQ104x")
+"""statx(2): the mask of what it has found, the device's major and minor number, and the mount."""
 ATTR_READ_ONLY: Final = 0x1
 ATTR_NOSUID: Final = 0x2
 ATTR_NODEV: Final = 0x4
@@ -123,3 +128,25 @@ def detach_mount(root: int) -> None:
     if _libc.umount2(f"/proc/self/fd/{root}".encode(), _MNT_DETACH):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+class UniqueMount(NamedTuple):
+    """A mount, by an id that no other one has had or will have."""
+
+    device: tuple[int, int]
+    """The major and minor number of the file system: its `st_dev`."""
+    id: int | None
+    """None before Linux 6.8."""
+
+
+def unique_mount(where: str | os.PathLike[str] | int) -> UniqueMount:
+    """Return the topmost mount at a path, or that of a descriptor; ask no file system."""
+    flags = _AT_SYMLINK_NOFOLLOW | _AT_STATX_DONT_SYNC
+    found = ctypes.create_string_buffer(_STATX.size)
+    directory, path = (where, b"") if isinstance(where, int) else (-100, os.fsencode(where))
+    flags |= 0 if path else _AT_EMPTY_PATH
+    if _libc.statx(directory, path, flags, _MNT_ID_UNIQUE, found):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    mask, major, minor, number = _STATX.unpack(found)
+    return UniqueMount((major, minor), number if mask & _MNT_ID_UNIQUE else None)

@@ -10,10 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from dieselfs.errors import MountError
 from dieselfs.fuse.mounts.daemon_names import SUPERVISOR, announced, process_state
-from dieselfs.fuse.mounts.mount_table import entries_of_device
-from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.mounts.own_mounts import OwnMounts
 from dieselfs.fuse.supervision.handover import Channel, Role
 
 log = logging.getLogger(__name__)
@@ -118,12 +116,7 @@ class ServedMount:
 
     def detach(self) -> None:
         """Detach it from all its mountpoints, since its server was killed and could not."""
-        device = tuple(self.state.get("device", ()))
-        for entry in reversed(entries_of_device(device) if device else []):
-            try:
-                unmount(entry.mountpoint, lazy=True)
-            except MountError as error:
-                log.warning("%s is not unmounted: %s", entry.mountpoint, error)
+        OwnMounts.of(self.state).detach()
 
 
 def _has_no_main_thread(pid: int) -> bool:
