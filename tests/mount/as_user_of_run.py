@@ -67,7 +67,9 @@ def leaves_the_mount_alone(mount: Mount) -> None:
 def passes_exit_codes_and_signals(mount: Mount) -> None:
     assert run(mount, "sh", "-c", "exit 7").returncode == 7
     assert run(mount, "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
-    missing = run(mount, "no-such-command")
+    # As with env(1), it is 126 where a folder of PATH may not be searched, as root's may not here.
+    searched = {**os.environ, "PATH": "/usr/bin:/bin"}
+    missing = run(mount, "no-such-command", env=searched)
     assert missing.returncode == 127
     assert "no-such-command" in missing.stderr
     assert run(mount, str(mount.path / "large")).returncode == 126
