@@ -342,9 +342,7 @@ class PeerSource:
             self._peer_files += found is not None
             return found
         unit = min(CACHE_BLOCK_BYTES, file.length)
-        recent = self._recent
-        if recent is None:
-            recent = self._recent = RecentRanges(peers.runtime)
+        recent = self._recent or self._new_recent(peers.runtime)
         parts = []
         for begin in range(start // unit * unit, start + length, unit):
             size = min(unit, file.length - begin)
@@ -355,6 +353,12 @@ class PeerSource:
             parts.append(data[max(0, start - begin) : start + length - begin])
         self._peer_files += 1
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def _new_recent(self, runtime: Runtime) -> RecentRanges:
+        """Return the ranges that all readers share from now on."""
+        with self._lock:
+            self._recent = self._recent or RecentRanges(runtime)
+            return self._recent
 
     def _unit_from_peers(
         self, peers: Peers, file: FileExtent, begin: int, size: int, role: Role

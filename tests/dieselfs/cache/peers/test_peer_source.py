@@ -6,6 +6,8 @@ import pickle
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +23,11 @@ from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.cache.membership.breakers import Breakers
 from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.peers import peer_source
 from dieselfs.cache.peers.peer_source import PeerSource
+from dieselfs.cache.peers.recent_ranges import RecentRanges
 from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES
+from dieselfs.cache.ports.runtime import Runtime
 from dieselfs.cache.wire.messages import Answer, ReadBlock, ReadChunk, ReadFile, ReadRanges
 from tests.chunkstore.packed import DATASET, CountingStore, Packed
 from tests.dieselfs.cache.peers.scripted_peers import (
@@ -314,6 +319,23 @@ def test_readers_of_parts_at_one_time_fetch_once(reading: Node) -> None:
         thread.join(60)
     assert sorted(found) == sorted(data[at : at + 9] for at in starts)
     assert reading.peers.begun == [owner]
+
+
+def test_the_first_two_readers_of_parts_fetch_once(
+    reading: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = reading.content.extents[b"medium"]
+    together = threading.Barrier(2)
+
+    def slowly(runtime: Runtime) -> RecentRanges:
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.2)
+        return RecentRanges(runtime)
+
+    monkeypatch.setattr(peer_source, "RecentRanges", slowly)
+    with ThreadPoolExecutor(2) as readers:
+        list(readers.map(lambda start: reading.source.read(file, start, 9), (0, 100_000)))
+    assert len(reading.peers.begun) == 1
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, too_short])
