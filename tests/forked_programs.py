@@ -343,7 +343,7 @@ def run_forked(
                 raise
             out.seek(0)
             err.seek(0)
-            said = out.read().decode(), err.read().decode()
+            said = os.fsdecode(out.read()), os.fsdecode(err.read())  # they may name any file
             return subprocess.CompletedProcess(list(args), status, *said)
 
 

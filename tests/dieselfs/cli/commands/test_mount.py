@@ -349,7 +349,7 @@ def test_refresh_makes_a_running_mount_show_the_newest(
         assert kept.read() == b"meow" * 100
     [shown] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mountpoint)]
     assert shown["pid"] == pid
-    assert f"pets@{shown['snapshot']}" in dlcmd("mounts").out.decode()
+    assert f"pets@{shown['snapshot']}" in os.fsdecode(dlcmd("mounts").out), "with others' paths"
 
 
 def test_a_refresh_of_the_newest_says_so(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
