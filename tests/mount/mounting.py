@@ -5,6 +5,7 @@ The environment variable `KIND` names their front, and `start` fails if they get
 them.
 """
 
+import errno
 import json
 import os
 import signal
@@ -92,9 +93,19 @@ class Mount:
 
     @property
     def server_pid(self) -> int:
-        """The process that serves now."""
-        pid: int = self.control("dataset.json")["server_pid"]
-        return pid
+        """The process that serves now; after an upgrade its former server may still answer."""
+        found: list[int] = []
+
+        def answered() -> bool:
+            try:
+                found.append(self.control("dataset.json")["server_pid"])
+            except OSError as error:
+                if error.errno != errno.ESTALE:  # one server has opened it, and the next one reads
+                    raise
+            return bool(found)
+
+        eventually(answered, "a document that one server answers for")
+        return found[0]
 
     def servers(self) -> list[int]:
         """The processes that serve or have served and are not gone yet; also those whose supervisor

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +10,7 @@ import click
 from dieselfs.cli.arguments.cluster_resources import policy_option
 from dieselfs.cli.command import command, log_to_stderr, size_option
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.stop_signals import StopSignals
 from dieselfs.errors import RegistryUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -103,14 +102,12 @@ def run_command(
     readers = directory_readers if pods is None else pods.leases
     allocator = Allocator(chosen, capacity, readers=readers)
     directory = allocation_directory(context.config.index.value)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stop = StopSignals()
     context.output.line(f"allocating, in {directory}")
     try:
         if pods is not None:
             pods.start()
-        _run(allocator, directory, pods, ended, lambda found: _report(context, found))
+        _run(allocator, directory, pods, stop, lambda found: _report(context, found))
     finally:
         allocator.end(directory)
         directory.close()
@@ -128,15 +125,15 @@ def _run(
     allocator: Allocator,
     directory: AllocationDirectory,
     pods: KubernetesJobs | None,
-    ended: threading.Event,
+    stop: StopSignals,
     report: Callable[[Allocated], None],
 ) -> None:
-    """Allocate until `ended` is set; a directory that is away is logged, and asked again."""
+    """Allocate until `stop` is received; a directory that is away is logged, and asked again."""
     from dieselfs.allocation.allocator.allocator import BEAT_S
 
     leader: str | None = None
     is_out = False
-    while not ended.is_set():
+    while not stop.is_received:
         try:
             found = allocator.beat(directory)
             if pods is not None and not isinstance(found, str):
@@ -159,7 +156,7 @@ def _run(
                 leader = None
                 if found is not None:
                     report(found)
-        ended.wait(BEAT_S)
+        stop.wait(BEAT_S)
 
 
 def _report(context: CommandContext, found: Allocated) -> None:

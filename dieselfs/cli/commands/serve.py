@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,6 +15,7 @@ from dieselfs.cli.arguments.option_groups import (
 )
 from dieselfs.cli.command import command, former_option, log_to_stderr, size_option
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.stop_signals import StopSignals
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.errors import LocalFileError, UsageError
 
@@ -111,7 +110,6 @@ def serve(context: CommandContext, **options: Any) -> None:
     )
     log_to_stderr()
     prevent_core_dumps()
-    ended = threading.Event()
     store = open_configured_store(context.config, configured_patience_s(context.config))
     try:
         node = CacheNode(settings, store)
@@ -132,17 +130,15 @@ def serve(context: CommandContext, **options: Any) -> None:
         from dieselfs.cache.warmup.warm_on_miss import WarmOnMiss
 
         warming = WarmOnMiss(node, store, settings.ssd, context.snapshot_folder)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stop = StopSignals()
     found_by = "in the index's Redis" if settings.leases else "by a list that has it"
     log.info(
         "ready: %s of cache cluster %s, %s on %s, found %s",
         *(settings.id, settings.cache_cluster, human_size(node.budget_bytes), settings.ssd.folder),
         found_by,
     )
-    ended.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a second signal would cut the shutdown short
+    stop.wait()
+    stop.ignore()
     log.info("ending")
     if warming is not None:
         warming.close()

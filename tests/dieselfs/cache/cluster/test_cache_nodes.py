@@ -343,7 +343,7 @@ def test_a_node_that_starts_again_has_what_its_ssd_holds(
             # Without a pause CPython calls handlers inside of handlers, until there is no stack
             # left.
             time.sleep(0.001)
-        assert node.process.returncode == 0
+        assert node.process.returncode == 0, node.log
         assert node.log.rstrip().endswith("ended")
 
 
