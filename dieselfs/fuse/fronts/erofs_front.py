@@ -290,7 +290,7 @@ class ErofsFront:
             self.connection.fail_waiting()
 
     def hide(self) -> None:
-        """Detach the mount from all its mountpoints, by the mount service if it made the mount."""
+        """Detach the mount from all its mountpoints."""
         self._mounts.detach()
 
     def note_gone(self) -> None:

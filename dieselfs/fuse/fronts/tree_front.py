@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 
 from dieselfs.errors import MountError
@@ -23,8 +22,6 @@ from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.serving.tree_server import TreeServer
 from dieselfs.fuse.supervision.handover import Role
 
-log = logging.getLogger(__name__)
-
 
 class TreeFront:
     """A FUSE tree; implements `MadeFront`."""
@@ -38,9 +35,9 @@ class TreeFront:
         else:
             fuse = self._mounted_by_root() if os.geteuid() == 0 else self._mounted_by_helper()
         self.descriptors = {"fuse": [fuse], "in_flight": [parts.in_flight.fd]}
-        self._mounts = (
-            OwnMounts.of(parts.handed.state) if parts.resumes else OwnMounts.at(parts.mountpoint)
-        )
+        state = parts.handed.state
+        is_known = parts.resumes and "device" in state  # a former version has kept none
+        self._mounts = OwnMounts.of(state) if is_known else OwnMounts.at(parts.mountpoint)
         major, minor = self._mounts.device
         self.state = kept_state(choice, **self._mounts.state, connections=[minor])
         self.readahead_bytes = readahead_bytes(os.makedev(major, minor))
