@@ -16,6 +16,13 @@ from metadata.kv.memory import MemoryStore
 NAME = "pets"
 
 
+def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
+    """Another value, whatever the data is: a byte that is set may have been that one before."""
+    other = bytearray(data)
+    other[at] ^= 1 << bit
+    return bytes(other)
+
+
 @dataclass
 class MadeDataset:
     store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
@@ -45,9 +52,7 @@ class MadeDataset:
         return before
 
     def flip(self, key: str, at: int, bit: int = 0) -> None:
-        data = bytearray(self.store.get(key))
-        data[at] ^= 1 << bit
-        self.replace(key, bytes(data))
+        self.replace(key, flipped(self.store.get(key), at, bit))
 
     def head_bytes(self, key: str) -> int:
         return decode_head(self.store.get(key)).head_bytes

@@ -11,7 +11,7 @@ from dieselfs.checking import FindingKind, FsckReport, Verdict, fsck, repair
 from metadata import keys
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
-from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, some_files
+from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, flipped, some_files
 
 
 @pytest.fixture
@@ -64,10 +64,8 @@ def records(made: MadeDataset) -> list[tuple[bytes, bytes]]:
     return [(key, field) for key, fields in everything(made).items() for field in fields]
 
 
-def flipped(number: int, value: bytes) -> bytes:
-    damaged = bytearray(value)
-    damaged[number % len(value)] ^= 1 << number % 8
-    return bytes(damaged)
+def one_bit(number: int, value: bytes) -> bytes:
+    return flipped(value, number % len(value), number % 8)
 
 
 def cut_short(number: int, value: bytes) -> bytes:
@@ -79,7 +77,7 @@ def longer(number: int, value: bytes) -> bytes:
     return value + bytes(1 + number % 9)
 
 
-@pytest.mark.parametrize("damaged", [flipped, cut_short, longer])
+@pytest.mark.parametrize("damaged", [one_bit, cut_short, longer])
 def test_damage_in_any_record_is_found_and_mended(
     made: MadeDataset, tmp_path: Path, damaged: Callable[[int, bytes], bytes]
 ) -> None:
@@ -132,7 +130,7 @@ def test_the_files_of_damaged_records_are_listed(made: MadeDataset) -> None:
     ref = made.open().ref
     for directory, name in ((b"a", b"003.jpg"), (b"new/directory", b"file")):
         key = keys.files_of(ref.id, directory)
-        put(made, key, name, _map(made, key)[name][:-1] + b"?")
+        put(made, key, name, flipped(_map(made, key)[name], -1))
     [finding] = fsck(made.store, made.index, NAME).findings
     assert finding.files == (b"a/003.jpg", b"new/directory/file")
     assert "damaged" in finding.what
@@ -164,7 +162,7 @@ def test_an_index_is_not_mended_where_the_store_has_lost_a_chunk(
     lost = made.paths(chunk)
     made.replace(chunk, None)
     key = keys.files_of(ref.id, b"new/directory")
-    put(made, key, b"file", _map(made, key)[b"file"][:-1] + b"?")
+    put(made, key, b"file", flipped(_map(made, key)[b"file"], -1))
     report = fsck(made.store, made.index, NAME)
     assert report.verdict is Verdict.DAMAGED
     kinds = {finding.kind: finding for finding in report.findings}
@@ -203,7 +201,7 @@ class TestAnIndexOfOnePointInTime:
 
     def test_it_is_not_mended_to_another(self, held: MadeDataset, made: MadeDataset) -> None:
         key = keys.files_of(made.open().ref.id, b"a")
-        put(held, key, b"003.jpg", _map(held, key)[b"003.jpg"][:-1] + b"?")
+        put(held, key, b"003.jpg", flipped(_map(held, key)[b"003.jpg"], -1))
         report = fsck(held.store, held.index, NAME)
         [finding] = report.findings
         assert (finding.files, finding.repair) == ((b"a/003.jpg",), None)
@@ -219,7 +217,7 @@ class TestAnIndexOfOnePointInTime:
         self, held: MadeDataset, made: MadeDataset
     ) -> None:
         key = keys.state_of(made.open().ref.id)
-        put(held, key, keys.HELD, _map(held, key)[keys.HELD][:-1] + b"?")
+        put(held, key, keys.HELD, flipped(_map(held, key)[keys.HELD], -1))
         findings = fsck(held.store, held.index, NAME).findings
         assert findings[0].kind is FindingKind.INDEX_RECORD
         assert findings[0].repair is None

@@ -22,7 +22,7 @@ from dieselfs.errors import Conflict
 from dieselfs.snapshots import lifecycle
 from metadata.kv.memory import MemoryStore
 from tests.chunkstore.packed import StoreWrapper
-from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, retire, some_files
+from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, flipped, retire, some_files
 from tests.eventually import eventually
 
 FLIPS = int(os.environ.get("DIESELFS_PAYLOAD_FLIPS", "300"))
@@ -106,7 +106,7 @@ DAMAGE: dict[str, tuple[FindingKind, Callable[[MadeDataset, str, str], bytes | N
     ),
     "its header flipped": (
         FindingKind.CHUNK_HEAD,
-        lambda made, key, other: made.store.get(key)[:70] + b"!" + made.store.get(key)[71:],
+        lambda made, key, other: flipped(made.store.get(key), 70),
     ),
 }
 
