@@ -17,7 +17,7 @@ NAME = "pets"
 
 
 def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
-    """Another value, whatever the data is: a byte that is set may have been that one before."""
+    """Return the data with one bit flipped. A constant may be the byte that is there already."""
     other = bytearray(data)
     other[at] ^= 1 << bit
     return bytes(other)
