@@ -83,8 +83,11 @@ def check_mount(
         with measured.felt():
             mount = place.mount(mountpoint, *options)
             assert mount.wrong(FILES) == []
-        fetches = mount.statistics()["cache"]["node"]["fetches"]
-        assert fetches == changed, "what is as it was is not fetched again"
+        # A chunk fetched ahead can be read before it is counted.
+        eventually(
+            lambda: mount.statistics()["cache"]["node"]["fetches"] == changed,
+            "what was changed is fetched again, and nothing else",
+        )
     finally:
         mount.end()
     measured.note(f"{changed} chunks fetched again, 0 of {len(FILES)} reads wrong")
