@@ -351,7 +351,7 @@ def test_unmount_in_an_outage(place: Place, snapshot: Snapshot, measured: Measur
             set_mode(place.folder, "ok")
 
 
-@pytest.mark.parametrize("front", ["erofs", "fuse"])
+@pytest.mark.parametrize("front", ["erofs", "erofs-loop", "fuse"])
 @fault_case(
     "umount while the store is out, of a mount whose readers were killed as they waited for it",
     promise="the mount is gone at once, and the daemon with all that it holds soon after",

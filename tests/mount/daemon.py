@@ -2,7 +2,8 @@
 
 It is a supervisor and its servers, as `dlcmd mount --foreground` is. The servers' source fails as
 the file given by --faults says at the time of each read: empty for no fault, else corrupt,
-unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck.
+unavailable, missing, bug, short, stuck, or held as long as the file says so; or as what is fetched
+into its memory does: store-stuck.
 On SIGUSR1 the snapshot is taken whose path is in the file given by --next, if there is one. On
 SIGUSR2 the same program starts again, with --exec in another Python, as a user's does. The file
 given by --startup says what becomes of a server that starts: `fails`, `killed`, `killed-once` or
@@ -39,6 +40,7 @@ from dieselfs.shuffle.order import parse_parameters
 from metadata import kernel_image_file
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
+from tests.eventually import eventually
 
 ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
 
@@ -96,6 +98,8 @@ class FaultySource:
             raise ZeroDivisionError("a bug in read")
         if fault == "stuck":
             threading.Event().wait()
+        if fault == "held":
+            eventually(lambda: self._faults.read_text() != "held", "the end of the fault")
         if fault == "short":
             return memoryview(bytes(length // 2))
         return read(file, start, length)

@@ -19,8 +19,8 @@ from dieselfs.fuse.fronts.control_mount import ControlMount
 from dieselfs.fuse.fronts.front_parts import FrontParts, kept_state
 from dieselfs.fuse.mounts import erofs_mounts
 from dieselfs.fuse.mounts import service_client as mount_service
+from dieselfs.fuse.mounts.ending_mounts import is_ending
 from dieselfs.fuse.mounts.front_choice import Front, FrontChoice, use_direct_io
-from dieselfs.fuse.mounts.mount_table import entries_of_device
 from dieselfs.fuse.mounts.own_mounts import OwnMounts
 from dieselfs.fuse.mounts.readahead import read_ahead, readahead_bytes
 from dieselfs.fuse.pages.file_filler import FileFiller
@@ -280,13 +280,14 @@ class ErofsFront:
         return self.connection.counts
 
     def check_mounts(self) -> None:
-        """Note the mounts; fail waiting READs if none of this file system is left.
+        """Note the mounts; fail the READs that wait if nobody uses EROFS any more.
 
-        While a READ waits, the device number is its file system's.
+        The kernel may wait for them to end it. Where it has ended, and another file system has its
+        device number, they wait for the store.
         """
-        self._mounts.entries()
+        is_shown = bool(self._mounts.entries())
         self.state.update(self._mounts.state)
-        if not entries_of_device(self._mounts.device):
+        if not is_shown and self.connection.waiting() and is_ending(self._mounts.device):
             self.connection.fail_waiting()
 
     def hide(self) -> None:

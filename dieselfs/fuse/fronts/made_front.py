@@ -67,7 +67,7 @@ class MadeFront(Protocol):
     def check_mounts(self) -> None:
         """Note in the state where the mount is shown; call it about once a second.
 
-        A mount that is shown nowhere any more ends, though READs still wait for a store.
+        A mount that nobody uses any more ends, though READs still wait for a store.
         """
         ...
 

@@ -8,6 +8,7 @@ raises `OSError` with the kernel's own words where it has any.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
+_USTAT: Final = 136
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
 _CLOEXEC: Final = 1
 _FROM_EMPTY_PATH, _TO_EMPTY_PATH, _BENEATH = 0x4, 0x40, 0x200
@@ -128,6 +130,19 @@ def detach_mount(root: int) -> None:
     if _libc.umount2(f"/proc/self/fd/{root}".encode(), _MNT_DETACH):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+def look_up(device: tuple[int, int]) -> None:
+    """Have the kernel look a file system up by its `st_dev`; EINVAL if none has it.
+
+    Waits, uninterruptibly, while the kernel ends it. ARM has no such call (ustat), and others have
+    it by another number: `OSError` there.
+    """
+    if os.uname().machine != "x86_64" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    major, minor = device
+    number = minor & 0xFF | major << 8 | (minor & ~0xFF) << 12
+    _call(_USTAT, ctypes.c_uint(number), ctypes.create_string_buffer(32))
 
 
 class UniqueMount(NamedTuple):

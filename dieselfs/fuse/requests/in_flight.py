@@ -51,6 +51,10 @@ class InFlight:
             self._slots[slot] = 0
             self._free.append(slot)
 
+    def begun(self) -> list[int]:
+        """Return the requests that were noted here and are not answered."""
+        return list(self._slot_of)
+
     def left(self) -> list[int]:
         """Return the requests that an earlier server left unanswered, and clear the table."""
         found = [(slot, unique) for slot, unique in enumerate(self._slots) if unique]

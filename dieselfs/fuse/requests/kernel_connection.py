@@ -144,8 +144,12 @@ class KernelConnection:
 
     def fail_waiting(self) -> None:
         """Answer with EIO the requests that were received and not answered: no reader is left."""
-        for unique in self._in_flight.left() if self._in_flight is not None else []:
+        for unique in self.waiting():
             self.reply(unique, errno.EIO)
+
+    def waiting(self) -> list[int]:
+        """Return the requests that this server has received and not answered."""
+        return self._in_flight.begun() if self._in_flight is not None else []
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """Receive no more requests; False if a thread is still receiving after so long.
