@@ -68,7 +68,21 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def node_memory_of_the_tests() -> Iterator[Path]:
+    """Tasks of the tests have a tmpfs folder of their own: what is swept there, or left by those
+    that are killed, is nobody else's."""
+    folder = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
+    os.environ["DIESELFS_MEMORY_FOLDER"] = os.fspath(folder)
+    yield folder
+    del os.environ["DIESELFS_MEMORY_FOLDER"]
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind(
+    tmp_path_factory: pytest.TempPathFactory,
+    node_memory_of_the_tests: Path,  # removed when no process uses it any more
+) -> Iterator[None]:
     # Every program started from here inherits the mark, however often it forks and whoever its
     # parent becomes; and only this run's, so that two runs on a machine do not blame each other.
     mark = f"{MARK}={uuid.uuid4().hex}"
@@ -87,17 +101,6 @@ def forked_daemons(nothing_is_left_behind: None) -> Iterator[None]:
     would take a quarter of the tests' time."""
     with daemons_are_forked():
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def node_memory_of_the_tests() -> Iterator[Path]:
-    """Tasks of the tests have a tmpfs folder of their own: what is swept there, or left by those
-    that are killed, is nobody else's."""
-    folder = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
-    os.environ["DIESELFS_MEMORY_FOLDER"] = os.fspath(folder)
-    yield folder
-    del os.environ["DIESELFS_MEMORY_FOLDER"]
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -475,7 +475,8 @@ def test_mounts_share_what_one_has_read(
     assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
     eventually(lambda: figures()["written_bytes"] > len(wanted))
     assert dlcmd("umount", mountpoint).code == ExitCode.OK
-    options = f"ssd={ssd},ssd_warmup"
+    # A task of its own: the first one's memory lasts until its server has ended.
+    options = f"ssd={ssd},ssd_warmup,task=second"
     assert dlcmd("mount", "pets", mountpoint, "-o", options).code == ExitCode.OK
     eventually(lambda: bool(figures()["in_service"]))
     eventually(lambda: figures()["warmup"]["state"] == "done")
@@ -483,7 +484,7 @@ def test_mounts_share_what_one_has_read(
     assert any("SSD warm-up" in line for line in shown)
     assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
     found = figures()
-    assert found["hits"] == 1 or found["failures"], "on a busy machine the SSD may be late"
+    assert found["hits"] == 1 or found["failures"], f"the SSD may be late, then it fails: {found}"
     assert dlcmd("umount", mountpoint).code == ExitCode.OK
 
 
