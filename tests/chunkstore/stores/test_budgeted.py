@@ -228,9 +228,12 @@ class TestAJobHeldTo50KB:
         budget = jumps.budget(self.RATE)
         resilient = ResilientStore(inner, self.POLICY)
         store = BudgetedStore(resilient, lambda: budget, self.size_of)
+        began = time.monotonic()
         for number in range(8):
             assert len(store.get(self.key(number))) == self.CHUNK
-        assert jumps.jumped_s == pytest.approx(7 * 80, rel=0.05)
+        # A busy machine's own seconds pass for waits.
+        assert time.monotonic() - began > 0.95 * 7 * 80
+        assert jumps.jumped_s < 1.05 * 7 * 80
         found = resilient.statistics()
         assert (found.retry.given_up, found.retry.retries) == (0, 0)
         assert (found.hedge.reads, found.hedge.hedges, found.hedge.refused) == (8, 0, 0)
