@@ -152,6 +152,7 @@ def test_the_own_ssd_is_asked_before_the_cluster_and_keeps_what_that_sends(
             assert shown["bytes_from_store"] == 0
         before = dataset.from_store_bytes()
         with mounted(tmp_path / "second", dataset, nodes, *ssd) as mountpoint:
+            eventually(lambda: statistics(mountpoint)["ssd"]["in_service"], "an open SSD")
             read_all(mountpoint, dataset, lambda number: None)
             ssd_reads, cluster = statistics(mountpoint)["ssd"], ring_of_mount(mountpoint)
             assert ssd_reads["misses"] == 0
