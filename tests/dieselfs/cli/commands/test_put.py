@@ -712,7 +712,8 @@ def test_a_full_disk(place: Place, tmp_path: Path) -> None:
         (source / str(number)).write_bytes(random.Random(number).randbytes(100_000))
     with small_disk(tmp_path / "disk", "3m") as disk:
         store = {"DIESELFS_STORE": f"file://{disk}/store"}
-        arguments = ["--chunk-size", "256KiB", f"{source}/", "dl://d"]
+        # No chunk has room. Of smaller ones, a put that takes a second commits the first.
+        arguments = ["--chunk-size", "4MiB", f"{source}/", "dl://d"]
         line = only_error(place.put(*arguments, **store), 1)
         assert "space" in line
         index = LmdbFileStore(place.folder / "index")
