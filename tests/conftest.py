@@ -162,5 +162,11 @@ def processes_with(mark: str) -> list[str]:
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """An empty folder in shared memory, whose path is short enough for a socket in a task."""
-    with tempfile.TemporaryDirectory(prefix="dieselfs-test-", dir="/dev/shm") as folder:
-        yield Path(folder)
+    folder = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
+    yield folder
+
+    def is_removed() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    eventually(is_removed, f"{folder} is removed: a helper that ends removes its files, too")
