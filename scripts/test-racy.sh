@@ -3,6 +3,7 @@
 # of four busy processes.
 #
 #   scripts/test-racy.sh [ROUNDS [PYTEST-ARGUMENT...]]     20 rounds; the end says which tests failed
+#   DELAYS=0.005 scripts/test-racy.sh 1     no load, but delays at random (tests/delays/sitecustomize.py)
 #
 # Tests with the mark `long` are left out: they search or repeat by themselves. An interrupt leaves nothing behind.
 # A test that fails here has a race. Mend the cause: an event, a given clock, or `tests/eventually.py`.
@@ -31,7 +32,11 @@ end() {
 
 set -m  # each job has a process group, which ends as a whole
 trap end EXIT
-stress-ng --cpu 4 --quiet &
+if [[ -n ${DELAYS:-} ]]; then
+    export DELAYS PYTHONPATH="$PWD/tests/delays${PYTHONPATH:+:$PYTHONPATH}"
+else
+    stress-ng --cpu 4 --quiet &
+fi
 .venv/bin/python -m pytest -p tests.rounds --rounds "$rounds" -m "not long" -n 8 \
     --basetemp "$folder/tests" -o console_output_style=count -q "$@" "${tests[@]}" &
 wait $!
