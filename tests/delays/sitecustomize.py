@@ -2,7 +2,7 @@
 
 Python runs this module at its start if this folder is in PYTHONPATH; `DELAYS=0.005
 scripts/test-racy.sh 1` sees to that. DELAYS is the chance of a delay at each place, DELAYS_S the
-longest one. What is likely only on a machine that stalls then happens in each round.
+longest one. So a round meets orders of events that else need a machine that stalls.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ LONGEST_S: Final = float(os.environ.get("DELAYS_S", "0.5"))
 _dice = random.Random(os.urandom(8))
 _sleep = time.sleep  # tests patch clocks
 
-_Places = dict[str, tuple[float, float]]
-PLACES: Final[dict[Any, _Places]] = {
+PLACES: Final[dict[Any, dict[str, tuple[float, float]]]] = {
     threading.Event: {"set": (1, 1), "wait": (0, 1)},
     threading.Condition: {
         "__enter__": (1, 0),

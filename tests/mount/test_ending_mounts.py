@@ -21,7 +21,7 @@ from tests.mount.mounting import Mount, is_alive, mounted
 from tests.mount.packing import random_bytes
 from tests.mount.versions import Versions, pack_versions
 
-pytestmark = pytest.mark.parametrize("kind", ["erofs", "erofs-loop", "fuse"], indirect=True)
+all_fronts = pytest.mark.parametrize("kind", ["erofs", "erofs-loop", "fuse"], indirect=True)
 
 CONTENT = random_bytes(200_000, seed=1)
 
@@ -47,6 +47,7 @@ def hide(mount: Mount, versions: Versions, how: str) -> None:
         unmount(mount.path, lazy=True)
 
 
+@all_fronts
 @pytest.mark.parametrize("how", ["refreshed", "detached"])
 def test_a_read_of_an_open_file_may_take_long(mount: Mount, versions: Versions, how: str) -> None:
     """Formerly it failed with EIO within a second."""
@@ -62,6 +63,7 @@ def test_a_read_of_an_open_file_may_take_long(mount: Mount, versions: Versions, 
         assert reading.result(PATIENCE_S) == CONTENT
 
 
+@all_fronts
 @pytest.mark.parametrize("how", ["refreshed", "detached"])
 def test_a_killed_reader_keeps_no_server(mount: Mount, versions: Versions, how: str) -> None:
     server = mount.server_pid

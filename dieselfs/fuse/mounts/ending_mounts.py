@@ -1,4 +1,4 @@
-"""Whether a file system has ended, or is about to: no process of any namespace uses it any more.
+"""The check that the kernel ends, or has ended, a file system: no process uses it any more.
 
 A file system that is shown nowhere may still be in use. A refresh, or a lazy unmount, leaves it to
 those that have files of it open. When the last one has gone, the kernel ends the file system under
