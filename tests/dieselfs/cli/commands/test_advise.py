@@ -21,8 +21,8 @@ def test_a_dataset_that_is_read_twice(
 ) -> None:
     traces = [tmp_path / "trace", tmp_path / "trace.2"]
     ssd = ("--ssd", tmp_path / "ssd", "--ssd-size", "64MiB")
-    for tier in ((), ssd):  # the second mount starts without node memory
-        options = ("--prefill", "0", "--record-trace", traces[0], *tier)
+    for task, tier in (("first", ()), ("second", ssd)):  # no mount reads the other's node memory
+        options = ("--task", task, "--prefill", "0", "--record-trace", traces[0], *tier)
         assert dlcmd("mount", "pets", mountpoint, *options).code == ExitCode.OK
         if tier:  # requests are recorded as the tier gets them
             eventually(lambda: dlcmd("stats", mountpoint, "--json").records[0]["ssd"]["in_service"])
