@@ -67,6 +67,8 @@ class _Failures:
             self._terminal.ensure_newline()
             self._terminal.section(report.nodeid)
             self._terminal.write_line(report.longreprtext)
+            for name, text in report.sections:  # what was captured
+                self._terminal.write_line(f"-- {name}\n{text}")
 
 
 class _FilesOfRounds(LoadFileScheduling):

@@ -248,13 +248,14 @@ class PlannedPages(ProgressTracker):
     def _copied_bytes(self) -> int:
         """Return the bytes of pages that readers have made from staged ones.
 
-        It is at least as many as they will have made before these are dropped.
+        It is at least as many as they will have made before these are dropped. The readers of the
+        next order make as many, unless the pages of this one stay.
         """
         own, at = self._bytes, self._at
         read, dropped = own.upto(at.leading_position), own.upto(self._dropped)
         apart = at.apart * own.total // len(own.before)
         to_come = min(self._reserved, self._behind_bytes + 2 * min(self._held_back, apart))
-        to_come = min(to_come, own.total - dropped) - (read - dropped)
+        to_come = min(to_come, own.total - (dropped if self._keeps else 0)) - (read - dropped)
         return own.left_out + read - (0 if self._keeps else dropped) + max(0, to_come)
 
     def _most_bytes_behind(self) -> int:

@@ -328,6 +328,18 @@ def test_what_an_order_leaves_is_dropped_before_the_next_one_fills(mount: Make, 
     assert mounted.most_bytes <= mounted.budget_bytes + 2 * CHUNK_BYTES
 
 
+def test_the_next_order_begins_with_room_for_the_copies_of_its_readers(
+    mount: Make, kind: str
+) -> None:
+    """Else its first chunks take the room of copies that readers are about to make."""
+    mounted = mount(more(kind, 12), shuffled(0))
+    mounted.add(shuffled(1))
+    mounted.read_in_batches(shuffled(0), 1, 32, seed=0)
+    for _ in range(2):  # the chunks that came ahead are filled
+        mounted.settle()
+        assert mounted.prefetcher.statistics().window_bytes <= mounted.budget_bytes + CHUNK_BYTES
+
+
 def test_bytes_that_were_read_past_memory_are_counted(mount: Make, kind: str) -> None:
     """Chunks that cannot be fetched ahead come into the page cache by READs, and leave it all the
     same."""
