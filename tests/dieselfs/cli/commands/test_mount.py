@@ -15,6 +15,7 @@ import pytest
 
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from tests.dieselfs.cli.conftest import Dlcmd
+from tests.dieselfs.cli.nodes_here import task_folders
 from tests.eventually import eventually
 from tests.forked_programs import run_forked
 from tests.mount.mounting import is_alive
@@ -157,7 +158,7 @@ def test_an_order_above_the_memory_is_refused_and_leaves_nothing(
         plan = json.loads((mountpoint / ".dieselfs/stats.json").read_text())["plan"]
         assert plan["files"] == 2
         assert dlcmd("umount", mountpoint).code == 0
-        eventually(lambda: not list(memory.glob("*/*")), "the end of the task's folder")
+        eventually(lambda: not task_folders(memory), "the end of the task's folder")
     finally:
         shutil.rmtree(memory)
 
