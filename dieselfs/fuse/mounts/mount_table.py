@@ -10,8 +10,8 @@ import json
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -222,8 +222,10 @@ def _answer(
         # The helper can be killed where this process itself could not, unless the server has
         # stopped in the middle of its request: then it ends when the server continues.
         reading.kill()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             reading.wait(_KILLED_S)
+        except subprocess.TimeoutExpired:
+            threading.Thread(target=reading.wait, daemon=True, name=f"reap {reading.pid}").start()
         if isinstance(error, subprocess.TimeoutExpired):
             return MountState.HUNG, None
         raise

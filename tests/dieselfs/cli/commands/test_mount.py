@@ -81,10 +81,8 @@ def test_a_stale_snapshot_is_said_and_refreshed(
     assert (result.code, "--refresh" in result.err, result.err.count("\n")) == (8, True, 1)
     for old in (["pets@2"], ["pets", "--snapshot", "2"], ["pets", "--no-index"]):
         result = dlcmd("mount", *old, mountpoint)
-        assert (result.code, "shows generation 2 of pets, but the store is at 3" in result.err) == (
-            0,
-            True,
-        )
+        assert result.code == 0, result.err
+        assert "shows generation 2 of pets, but the store is at 3" in result.err
         assert not (mountpoint / "new.jpg").exists()
         assert dlcmd("umount", mountpoint).code == 0
     assert dlcmd("mount", "pets", mountpoint, "--refresh").code == 0

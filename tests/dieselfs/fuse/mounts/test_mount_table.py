@@ -1,11 +1,13 @@
 """What a mount says of itself is not believed blindly: it may be anybody's."""
 
+import gc
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from dieselfs.fuse.mounts import mount_table
 from dieselfs.fuse.mounts.mount_table import FUSE_TYPE, MountEntry, MountState, ask
 
 SOUND = {"dataset": "pets", "generation": 3, "snapshot": "3-ab", "mounted": "now", "pid": 7}
@@ -32,6 +34,18 @@ def test_a_mount_that_hangs_takes_no_time_from_the_others(tmp_path: Path) -> Non
     ]
     found = [info.state for info in ask(entries, 0.5)]
     assert found == [MountState.HUNG, MountState.SERVING]
+
+
+def test_a_reader_that_dies_late_is_waited_for_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python warns of processes that nobody waits for, and a warning fails a test."""
+    monkeypatch.setattr(mount_table, "_KILLED_S", 0.0)
+    (tmp_path / ".dieselfs").mkdir()
+    os.mkfifo(tmp_path / ".dieselfs" / "dataset.json")
+    [info] = ask([MountEntry(tmp_path, FUSE_TYPE, "dieselfs:x")], 0.1)
+    assert info.state is MountState.HUNG
+    gc.collect()
 
 
 @pytest.mark.parametrize(
