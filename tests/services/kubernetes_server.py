@@ -335,7 +335,7 @@ class _Handler(BaseHTTPRequestHandler):
         state = self.state
         while time.monotonic() < ends:
             with state.changed:
-                if state.ended != asked:
+                if state.ended != asked or state.is_away:  # it may be away before this begins
                     return
                 if since < state.compacted:
                     said = f"too old resource version: {since} ({state.version})"
