@@ -126,7 +126,11 @@ def test_a_redis_that_is_away() -> None:
 
 def test_a_redis_that_hangs_and_goes_on(own_redis_server: RedisProcess) -> None:
     directory = RedisDirectory(own_redis_server.url)
-    directory.beat(made_lease(), LEASE_S)
+    eventually(
+        lambda: directory.beat(made_lease(), LEASE_S),
+        "an answer in time",
+        ignored=RegistryUnavailable,
+    )
     own_redis_server.pause()
     try:
         for call in calls_of(directory)[-3:]:
@@ -138,7 +142,8 @@ def test_a_redis_that_hangs_and_goes_on(own_redis_server: RedisProcess) -> None:
         directory.resign("a")
     finally:
         own_redis_server.resume()
-    assert readers_of(directory.leases()) == [READER]
+    found = eventually(directory.leases, "it goes on", ignored=RegistryUnavailable)
+    assert readers_of(found) == [READER]
     directory.close()
 
 
