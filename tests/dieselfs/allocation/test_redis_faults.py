@@ -33,20 +33,31 @@ DATASET_BYTES = 1 << 40
 SPEEDS = {"fast": 30e6, "slow": 2e6}
 
 
+class Clock(threading.local):
+    """The time, and when this thread has looked last."""
+
+    looked_at = 0.0
+
+    def __call__(self) -> float:
+        self.looked_at = time.monotonic()
+        return self.looked_at
+
+
 class Readers:
     """Real readers: two of a fast job, and one of a slow job; nobody waits for their budgets."""
 
     def __init__(self, url: str) -> None:
-        began = time.monotonic()
+        began, clock = time.monotonic(), Clock()
         self.all: list[ReaderAllocation] = []
         for job in ("fast", "fast", "slow"):
             reader = ReaderAllocation(
-                AllocationSettings(job, url), DatasetRef(job, job.encode().ljust(16, b"-"))
+                AllocationSettings(job, url), DatasetRef(job, job.encode().ljust(16, b"-")), clock
             )
             speed = SPEEDS[job]
+            # A beat that stalls between its look at the time and this one measures no other speed.
             reader.reads(
                 DATASET_BYTES,
-                lambda speed=speed: JobProgress(0, int(speed * (time.monotonic() - began)), 0.0),
+                lambda speed=speed: JobProgress(0, int(speed * (clock.looked_at - began)), 0.0),
             )
             reader.begin()
             self.all.append(reader)
