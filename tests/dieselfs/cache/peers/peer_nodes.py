@@ -6,7 +6,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,6 +37,7 @@ from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.patience import be_patient
 from tests.eventually import PATIENCE_S
+from tests.services.redis_processes import free_port
 
 DEADLINE_S: Final = PATIENCE_S
 FILE_BYTES: Final = 4000
@@ -115,12 +115,8 @@ def make_snapshots(
 
 
 def free_addresses(count: int) -> tuple[PeerAddress, ...]:
-    """Of this moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return tuple(PeerAddress("127.0.0.1", port) for port in ports)
+    """Return addresses at which nodes may listen later: no other test is given their ports."""
+    return tuple(PeerAddress("127.0.0.1", free_port()) for _ in range(count))
 
 
 class PeerNode:

@@ -25,6 +25,7 @@ from dieselfs.errors import PeerFailed, PeerRefused
 from tests.dieselfs.cache.peers.plain_chunks import PlainChunks, chunk, content
 from tests.dieselfs.cache.peers.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
+from tests.services.redis_processes import free_port
 from tests.stopping import stop
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -90,8 +91,10 @@ def test_several_members_are_asked_at_once(client: PeerClient, peer: Member) -> 
 
 
 def test_a_connection_that_ended_is_replaced(client: PeerClient) -> None:
-    server = serve()
-    peer = Member("peer", server.address, 1)
+    # A port that the kernel chooses may be another process's before the second server listens.
+    address = PeerAddress("127.0.0.1", free_port())
+    server = serve(listen=address)
+    peer = Member("peer", address, 1)
     assert client.ask(peer, READ) == EXPECTED
     assert server.close(SOON_S)
     with pytest.raises(PeerFailed):
@@ -99,7 +102,7 @@ def test_a_connection_that_ended_is_replaced(client: PeerClient) -> None:
     with pytest.raises(PeerFailed):  # nobody listens
         client.ask(peer, READ)
     assert client.connections() == 0
-    server = serve(listen=peer.address)
+    server = serve(listen=address)
     try:
         assert client.ask(peer, READ) == EXPECTED
         assert client.connected == 2
