@@ -297,8 +297,8 @@ def test_many_wait_and_memory_is_read(bench: Bench, measured: Measured, tmp_path
                 reader.start()
                 reader.join(scaled_by_load(10))
                 assert found == [content(path)]
-        with measured.felt():
-            assert bench.mount.statistics()["store"]["retry"]["retries"] > 0
+        with measured.felt():  # a thread counts a retry after the call that readers have seen fail
+            eventually(lambda: bench.mount.statistics()["store"]["retry"]["retries"], "a retry")
         assert all(process.poll() is None for process in waiting)
         threads = bench.mount.resources()[1]
         assert threads < 200
