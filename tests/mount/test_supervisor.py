@@ -4,6 +4,7 @@ that check every byte."""
 import errno
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -142,7 +143,12 @@ def test_a_killed_server_is_replaced_and_no_reader_notices(mount: Mount) -> None
             readers.go_on()
     assert readers.wrong == []
     assert readers.longest_s < scaled_by_load(10 * BACK_S)
-    assert mount.log.count("was killed by SIGKILL; another one takes over") == KILLS
+    # On a busy machine one whose threads end late "hangs during its shutdown" instead.
+    taken_over = re.findall(
+        r"the server \d+ (was killed by SIGKILL|hangs during its shutdown); another one takes over",
+        mount.log,
+    )
+    assert len(taken_over) == KILLS
     assert "Traceback" not in mount.log
     assert is_alive(mount.pid)
 
