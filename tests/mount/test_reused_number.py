@@ -13,7 +13,8 @@ from dieselfs.fuse.mounts.erofs_mounts import new_fuse_mount, share
 from dieselfs.fuse.mounts.mount_syscalls import attach, detach
 from dieselfs.fuse.mounts.mount_table import MountEntry, entry_at
 from tests.eventually import eventually
-from tests.mount.mounting import both_fronts, end, start, state_of
+from tests.mount.idle_servers import stop_idle
+from tests.mount.mounting import both_fronts, end, start
 from tests.mount.packing import PackedDataset, pack, write_file
 
 pytestmark = [
@@ -69,8 +70,7 @@ def test_the_next_mount_of_a_device_number_stays(
     server = first.server_pid
     try:
         device = the_entry(first.path).device
-        os.kill(server, signal.SIGSTOP)
-        eventually(lambda: state_of(server) == "T", "the server is stopped")
+        stop_idle(server, device)
         detach(first.path)
         with another_mount(device, tmp_path / "others") as place:
             os.kill(first.pid if stopped_by == "supervisor" else server, signal.SIGTERM)

@@ -23,6 +23,7 @@ from dieselfs.fuse.mounts.mountpoint import unmount
 from dieselfs.fuse.supervision.daemonize import start_in_background
 from dieselfs.fuse.supervision.refresh_request import request_upgrade
 from tests.eventually import eventually, scaled_by_load
+from tests.mount.idle_servers import stop_idle
 from tests.mount.mounting import (
     PATIENCE_S,
     Mount,
@@ -36,7 +37,6 @@ from tests.mount.mounting import (
     start,
 )
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
-from tests.stopping import stop
 
 FILES = 400
 KILLS = 10
@@ -332,7 +332,9 @@ def test_a_mount_that_is_unmounted_while_two_servers_serve_it(mount: Mount) -> N
     mount.faults.with_name("startup").write_text("supervisor-stopped")
     upgrade(mount)
     [following] = set(mount.servers()) - {before}
-    stop(following)
+    entry = entry_at(mount.path)
+    assert entry is not None
+    stop_idle(following, entry.device)
     unmount(mount.path)
     eventually(lambda: not is_alive(before), "the end of the server before")
     for stopped in (following, mount.pid):
