@@ -114,6 +114,7 @@ class IndexEnvironment:
     def suspend(self) -> None:
         """Close the environment before a fork; block new transactions until `resume`."""
         self._changed.acquire()
+        self._suspended = True  # else new transactions begin while the running ones end
         self._suspended = self._changed.wait_for(lambda: not self._running, _END_S)
         self._close()
 
