@@ -54,11 +54,11 @@ class ReadTurn:
         """Note that another job waits for it from now on, whose budget may pay too; None: free."""
         if budget is None:
             self.is_free = True
-        elif (known := self.others.get(budget)) is None:
-            self.others[budget] = ReadTurn(ahead)
-        elif not ahead and known.ahead:
-            known.ahead = False
-            budget.reorder()
+        else:  # of threads that join at the same moment, one makes the turn
+            known = self.others.get(budget) or self.others.setdefault(budget, ReadTurn(ahead))
+            if not ahead and known.ahead:
+                known.ahead = False
+                budget.reorder()
         for take in tuple(self._takes):
             take.wake.set()
 
