@@ -85,6 +85,8 @@ class ViewFile:
         self._view = os.fspath(self._folder / "view")
         self._secret = os.fspath(self._folder / "secret")
         self._now = now
+        self._written: dict[str, int] = {}
+        """The inodes of the files that this object has written."""
         self._seen = _NOTHING  # replaced as a whole, without a lock that a fork could find held
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,10 +99,14 @@ class ViewFile:
         self._seen = _NOTHING
 
     def withdraw(self) -> None:
-        """Remove the view and the secret: there is no peer cache any more."""
+        """Remove the view and the secret: there is no peer cache any more.
+
+        Those of a later leader stay: the thread that withdraws may be late.
+        """
         for path in (self._view, self._secret):
             with suppress(OSError):
-                os.unlink(path)
+                if os.stat(path).st_ino == self._written.get(path):
+                    os.unlink(path)
         self._seen = _NOTHING
 
     def current(self) -> View | None:
@@ -168,6 +174,7 @@ class ViewFile:
         try:
             with open(fd, "wb") as file:
                 file.write(data)
+                self._written[path] = os.fstat(fd).st_ino
             os.rename(fresh, path)
         except BaseException:
             with suppress(OSError):
