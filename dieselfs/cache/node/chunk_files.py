@@ -140,7 +140,8 @@ class ChunkFiles:
 
     def exists(self, name: str) -> bool:
         """Return whether a block has a file, maybe unverified."""
-        return os.path.lexists(self._folder / name) or os.path.lexists(self._adopted(name))
+        # In this order: a file that is revealed meanwhile is found under one of its two names.
+        return os.path.lexists(self._adopted(name)) or os.path.lexists(self._folder / name)
 
     def free_bytes(self) -> int:
         """Return the free bytes of the file system."""
