@@ -75,6 +75,10 @@ class LocalMaster(MemberPort):
         self._evicted.extend(self.notice(notice))
         return True
 
+    def has_ended(self) -> bool:
+        """See `TaskMaster`."""
+        return self.is_gone
+
     def events(self) -> Sequence[tuple[bool, str]]:
         """See `TaskMaster`."""
         items = []

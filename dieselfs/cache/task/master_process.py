@@ -45,6 +45,10 @@ _NOT_PORTABLE: Final = "cannot hand the source of chunks to another process"
 _ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+class HelperKilled(MasterGone):
+    """The helper ended without a report. Another attempt may succeed."""
+
+
 class SourceNotPortable(MasterGone):
     """The source of chunks cannot be handed to another process.
 
@@ -65,10 +69,12 @@ def start(settings: MemorySettings, source: ChunkSource) -> None:
         line = _started(pickled)
     except OSError as error:
         raise MasterGone(f"cannot start a master: {error}") from error
+    if not line:
+        raise HelperKilled("cannot start a master: it ended without a report")
     if line.startswith(_NOT_PORTABLE):
         raise SourceNotPortable(line)
     if line not in (_SERVING, _LED):
-        raise MasterGone(f"cannot start a master: {line or 'it ended without a report'}")
+        raise MasterGone(f"cannot start a master: {line}")
 
 
 def _started(pickled: bytes) -> str:

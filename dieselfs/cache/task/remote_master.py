@@ -158,6 +158,16 @@ class RemoteMaster:
             raise self._master_gone(error) from None
         return True
 
+    def has_ended(self) -> bool:
+        """See `TaskMaster`."""
+        waiting = select.poll()
+        try:
+            waiting.register(self._events, select.POLLRDHUP)
+            self.is_gone |= bool(waiting.poll(0))
+        except (OSError, ValueError):  # closed meanwhile
+            self.is_gone = True
+        return self.is_gone
+
     def events(self) -> Sequence[tuple[bool, str]]:
         """See `TaskMaster`."""
         items: list[tuple[bool, str]] = []

@@ -20,8 +20,8 @@ LOOK_S: Final = 1.0
 class MasterSeeker(Protocol):
     """The part of a `TaskSession` that is needed here."""
 
-    def current(self) -> object | None:
-        """Return the master if there is one now."""
+    def has_master(self) -> bool:
+        """Return whether there is a master now."""
         ...
 
     def master(self) -> object:
@@ -45,6 +45,6 @@ class Succession:
 
     def _run(self) -> None:
         while not self._closed.wait(self._look_s):
-            if self._member.current() is None:
+            if not self._member.has_master():
                 with suppress(MasterGone):
                     self._member.master()

@@ -73,6 +73,10 @@ class TaskMaster(Protocol):
         """
         ...
 
+    def has_ended(self) -> bool:
+        """Return whether it is gone, also if nothing was asked of it since. Never wait."""
+        ...
+
     def events(self) -> Sequence[tuple[bool, str]]:
         """Return the pending cache events in order, as (evicted, name).
 

@@ -25,7 +25,7 @@ from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task import master_process
 from dieselfs.cache.task.leader import Leader, MemorySettings
 from dieselfs.cache.task.local_master import LocalMaster
-from dieselfs.cache.task.master_process import SourceNotPortable
+from dieselfs.cache.task.master_process import HelperKilled, SourceNotPortable
 from dieselfs.cache.task.remote_master import CONNECT_TIMEOUT_S, RemoteMaster
 from dieselfs.cache.task.task_master import TaskMaster
 from dieselfs.cache.wire import packet_socket
@@ -90,6 +90,11 @@ class TaskSession:
         if master is None or master.is_gone or self._pid != os.getpid():
             return None
         return master
+
+    def has_master(self) -> bool:
+        """Return whether this process has a master, also if nothing was asked of it since."""
+        master = self.current()
+        return master is not None and not master.has_ended()
 
     def master(self) -> TaskMaster:
         """Return the master, or elect another one if it is gone.
@@ -216,6 +221,8 @@ class TaskSession:
         elif self._starts_helpers:
             try:
                 self._start_helper()
+            except HelperKilled as error:  # `_elect` tries again
+                log.info("%s", error)
             except SourceNotPortable as error:
                 log.info("node memory serves this process alone: %s", error)
                 self._lead_privately()

@@ -8,18 +8,18 @@ from tests.eventually import eventually
 
 class Member:
     def __init__(self) -> None:
-        self.has_master = True
+        self.is_led = True
         self.elections = self.failures_left = 0
 
-    def current(self) -> object | None:
-        return self if self.has_master else None
+    def has_master(self) -> bool:
+        return self.is_led
 
     def master(self) -> object:
         if self.failures_left:
             self.failures_left -= 1
             raise MasterGone("not yet")
         self.elections += 1
-        self.has_master = True
+        self.is_led = True
         return self
 
 
@@ -29,10 +29,10 @@ def test_each_master_that_goes_is_followed_by_one() -> None:
     try:
         for number, failures in enumerate((0, 3, 1), 1):
             member.failures_left = failures
-            member.has_master = False
-            eventually(lambda: member.has_master, "another master")
+            member.is_led = False
+            eventually(lambda: member.is_led, "another master")
             assert (member.elections, member.failures_left) == (number, 0)
     finally:
         succession.close(10)
-    member.has_master = False
+    member.is_led = False
     assert member.elections == 3
