@@ -31,6 +31,8 @@ _KILLED_S: Final = 0.5
 _TAKING_S: Final = 0.1
 """The time to take an answer that has arrived, though another silent mount has used up the time."""
 _MAX_DOCUMENT_BYTES: Final = 64 << 10
+_READING: Final = ("head", "-c", str(_MAX_DOCUMENT_BYTES + 1), "--")
+"""The command of the processes that ask mounts."""
 _FIELDS: Final = {"dataset": str, "generation": int, "snapshot": str, "mounted": str, "pid": int}
 _LOOP: Final = "/dev/loop"
 LOCAL_KIND: Final = "local"
@@ -201,10 +203,22 @@ def read_document(
     return _answer(_start_reading(mountpoint, name), monotonic() + timeout_s)
 
 
+def is_asking(process: Path) -> bool:
+    """Return whether a process, a folder of /proc, asks a mount for a document.
+
+    It ends at once, or is killed.
+    """
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return False
+    return words[: len(_READING)] == [*map(os.fsencode, _READING)]
+
+
 def _start_reading(mountpoint: Path, name: bytes) -> subprocess.Popen[bytes]:
     document = mountpoint / CONTROL_FOLDER / os.fsdecode(name)
     return subprocess.Popen(
-        ["head", "-c", str(_MAX_DOCUMENT_BYTES + 1), "--", document],
+        [*_READING, document],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

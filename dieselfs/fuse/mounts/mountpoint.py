@@ -26,6 +26,7 @@ from dieselfs.fuse.mounts.mount_table import (
     MountState,
     ask,
     entry_at,
+    is_asking,
     mount_id,
 )
 from dieselfs.fuse.mounts.system_parts import check_parts
@@ -199,7 +200,9 @@ def _used_by(mountpoint: Path) -> str:
     users = [
         f"{_command_name(process)} ({process.name})"
         for process in sorted(Path("/proc").glob("[0-9]*"))
-        if process.name != str(os.getpid()) and _uses(process, mountpoint)
+        if process.name != str(os.getpid())
+        and _uses(process, mountpoint)
+        and not is_asking(process)  # for `dlcmd mounts`, for a moment
     ]
     if not users:
         return ""
