@@ -158,9 +158,11 @@ class Prefetcher:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """End prefetching for good. A fetch that takes longer than `timeout_s` ends by itself."""
-        self._planner.close()
         with self._lock:
             run, self._run = self._run, None
+            if run is not None:
+                run.begin_close()  # a run that is left without a plan would end what is expected
+            self._planner.close()
         if run is not None:
             run.close(timeout_s)
 
@@ -269,9 +271,13 @@ class PrefetcherRun:
         """See `Prefetcher.followed`."""
         return self._window.followed()
 
+    def begin_close(self) -> None:
+        """Leave the uses that node memory expects, whatever ends the run from now on."""
+        self._is_closing = True
+
     def close(self, timeout_s: float = 2.0) -> None:
         """End, and leave the uses that node memory expects. It may be called again."""
-        self._is_closing = True
+        self.begin_close()
         self.wake()
         self._end_workers()
         deadline = time.monotonic() + timeout_s
