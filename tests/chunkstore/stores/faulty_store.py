@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.stores.memory import MemoryObjectStore
 from tests.chunkstore.packed import StoreWrapper
 from tests.eventually import PATIENCE_S
@@ -22,6 +23,10 @@ class FaultyStore(StoreWrapper):
         super().__init__(MemoryObjectStore())
         self.fault = fault
         self.calls: Counter[str] = Counter()
+        renew_now_and_after_fork(self)
+
+    def renew(self) -> None:
+        """Have a lock that no thread of a parent process holds."""
         self._lock = threading.Lock()
 
     def before(self, call: str, key: str) -> None:
