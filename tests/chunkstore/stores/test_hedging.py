@@ -8,6 +8,7 @@ import pytest
 
 from chunkstore.call_threads import Answers
 from chunkstore.errors import ChunkStoreError, NotFound, Unavailable
+from chunkstore.stores import time_left
 from chunkstore.stores.deadline import DeadlineStore
 from chunkstore.stores.hedging import HedgePolicy, HedgeStatistics, HedgingStore
 from chunkstore.stores.object_store import Buffer
@@ -172,7 +173,15 @@ def test_an_error_that_comes_in_time_is_told_at_once(error: type[ChunkStoreError
     assert store.statistics().hedges == 0
 
 
-def test_both_hang() -> None:
+class Stopped:
+    """Stands in for `time`: however late a thread is, an operation has all its time."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+def test_both_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_left, "time", Stopped())
     with hanging() as hang:
         policy = HedgePolicy(shortest_s=0.01, extra_share=1.0, enough=4)
         faulty = FaultyStore(lambda call, key, number: hang() if number > 4 else None)
