@@ -1,6 +1,7 @@
 """Parts of the mount service that need no mount, and its command."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from dieselfs.fuse.mounts.service_messages import (
 )
 from dieselfs.fuse.service.service import listening_socket, prepare_folder
 from dieselfs.fuse.service.user_limits import FuseConnections, is_in_use, make_room, users_folder
-from tests.eventually import PATIENCE_S
+from tests.eventually import PATIENCE_S, eventually
 from tests.open_descriptors import open_descriptors
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -215,9 +217,12 @@ def test_the_command_takes_the_socket_of_systemd_and_ends_when_idle(
         "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')\n"
         "os.execv(sys.executable, [sys.executable, '-m', 'dieselfs.cli', 'mountd', *sys.argv[2:]])\n"
     )
-    with listening_socket(path) as listener:
+    with listening_socket(path) as listener, ThreadPoolExecutor(1) as asking:
         command = [sys.executable, "-c", script, str(listener.fileno())]
         command += ["--folder", str(tmp_path / "images"), *(["--idle", "1"] if idle else [])]
+        # The question waits for the service, which would not wait long for a late one.
+        question = asking.submit(is_answered, path)
+        eventually(lambda: select.select([listener], [], [], 0)[0], "the question")
         began = time.monotonic()
         with subprocess.Popen(
             command,
@@ -226,8 +231,7 @@ def test_the_command_takes_the_socket_of_systemd_and_ends_when_idle(
             text=True,
         ) as process:
             try:
-                # The question waits for the service, which would not wait long for a late one.
-                assert is_answered(path)
+                assert question.result(PATIENCE_S)
                 assert str(path) in wait_for_line(process, "ready at")
                 if not idle:
                     process.send_signal(signal.SIGTERM)
