@@ -21,7 +21,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.cache.ports.master_port import MemoryStatistics
-from dieselfs.cache.task import master_process, remote_master, task_session
+from dieselfs.cache.task import master_process
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client, ClientStatistics
 from dieselfs.errors import PlanTooLarge, UsageError
@@ -30,6 +30,7 @@ from metadata.errors import PathConflict, PathNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
 from tests.contracts.key_value_store_contract import fork
+from tests.dieselfs.cache.patience import be_patient_members
 from tests.eventually import PATIENCE_S, eventually
 
 DEADLINE_S = PATIENCE_S
@@ -70,11 +71,7 @@ class Packed:
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packed]:
     open_lingering = NodeMemory.open
     monkeypatch.setattr(NodeMemory, "open", functools.partial(open_lingering, linger_s=0.1))
-    # On a busy machine a helper that is late is not gone.
-    monkeypatch.setattr(remote_master, "STATISTICS_TIMEOUT_S", PATIENCE_S)
-    for module in (remote_master, task_session):
-        monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(task_session, "PATIENCE_S", PATIENCE_S)
+    be_patient_members(monkeypatch.setattr)  # on a busy machine a helper that is late is not gone
     packed = Packed(tmp_path)
     yield packed
     packed.index.close()
