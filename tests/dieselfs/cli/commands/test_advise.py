@@ -21,7 +21,8 @@ def test_a_dataset_that_is_read_twice(
 ) -> None:
     traces = [tmp_path / "trace", tmp_path / "trace.2"]
     ssd = ("--ssd", tmp_path / "ssd", "--ssd-size", "64MiB")
-    for task, tier in (("first", ()), ("second", ssd)):  # no mount reads the other's node memory
+    for task, tier in (("first", ()), ("second", ssd)):
+        # A task of its own: the first one's memory lasts until its server has ended.
         options = ("--task", task, "--prefill", "0", "--record-trace", traces[0], *tier)
         assert dlcmd("mount", "pets", mountpoint, *options).code == ExitCode.OK
         if tier:  # requests are recorded as the tier gets them
