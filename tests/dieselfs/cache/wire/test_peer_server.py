@@ -333,6 +333,7 @@ def test_who_is_refused_again_and_again_does_not_fill_the_log(
         stranger.send((b"GET / HTTP/1.1\r\n\r\n",), SOON_S)
         stranger.close()
     eventually(lambda: server.statistics().refused == 40, "all are refused")
+    eventually(lambda: not server._clients, "each refusal is logged after it is counted")
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warned) == 2
     wrong.close()
