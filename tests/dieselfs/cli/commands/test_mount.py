@@ -153,8 +153,14 @@ def test_an_order_above_the_memory_is_refused_and_leaves_nothing(
         options = ["--memory", "64MiB", *(how if how != ["--foreground"] else order)]
         assert dlcmd("mount", "pets", mountpoint, *options).code == 0
         assert len((mountpoint / "large").read_bytes()) == 3 << 20
-        plan = json.loads((mountpoint / ".dieselfs/stats.json").read_text())["plan"]
-        assert plan["files"] == 2
+
+        def files_of_plan() -> int:
+            return int(
+                json.loads((mountpoint / ".dieselfs/stats.json").read_text())["plan"]["files"]
+            )
+
+        # A mount waits for the layout of its order, but not for long.
+        assert eventually(files_of_plan, "the order is followed") == 2
         assert dlcmd("umount", mountpoint).code == 0
         eventually(lambda: not task_folders(memory), "the end of the task's folder")
     finally:
