@@ -51,6 +51,9 @@ _Fields: TypeAlias = tuple[
 ]
 _DECODER: Final = msgpack.Decoder(_Fields)
 
+_FileId: TypeAlias = tuple[int, int, int]
+"""The inode, the time and the size of a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
@@ -58,8 +61,7 @@ class _Seen:
 
     until: float
     """The time of the next check."""
-    file: tuple[int, int, int] | None
-    """Inode, time and size."""
+    file: _FileId | None
     published: float
     latest: View | None
     """The view in the file, whatever its age."""
@@ -85,8 +87,8 @@ class ViewFile:
         self._view = os.fspath(self._folder / "view")
         self._secret = os.fspath(self._folder / "secret")
         self._now = now
-        self._written: dict[str, int] = {}
-        """The inodes of the files that this object has written."""
+        self._written: dict[str, _FileId] = {}
+        """The files that this object has written last, by their paths."""
         self._seen = _NOTHING  # replaced as a whole, without a lock that a fork could find held
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -105,7 +107,7 @@ class ViewFile:
         """
         for path in (self._view, self._secret):
             with suppress(OSError):
-                if os.stat(path).st_ino == self._written.get(path):
+                if _id_of(os.stat(path)) == self._written.get(path):
                     os.unlink(path)
         self._seen = _NOTHING
 
@@ -147,7 +149,7 @@ class ViewFile:
             found = os.stat(self._view)
         except OSError:
             return _Seen(now + LOOK_EVERY_S, None, 0.0, None, None)
-        file = (found.st_ino, found.st_mtime_ns, found.st_size)
+        file = _id_of(found)
         published, latest = seen.published, seen.latest
         if file != seen.file:
             published, latest = self._read()
@@ -174,12 +176,18 @@ class ViewFile:
         try:
             with open(fd, "wb") as file:
                 file.write(data)
-                self._written[path] = os.fstat(fd).st_ino
+                file.flush()
+                written = _id_of(os.fstat(fd))
             os.rename(fresh, path)
         except BaseException:
             with suppress(OSError):
                 os.unlink(fresh)
             raise
+        self._written[path] = written
+
+
+def _id_of(found: os.stat_result) -> _FileId:
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _encode(view: View, published: float) -> bytes:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pickle
@@ -73,6 +74,36 @@ def test_a_withdrawn_view_is_none_and_the_secret_goes(
     clock.now += 0.1
     assert reader.current() is None
     assert reader.read_secret() is None
+    assert os.listdir(tmp_path / "peers") == []
+
+
+def test_a_master_that_ends_late_leaves_the_files_of_the_next(
+    master: ViewFile, reader: ViewFile, clock: Clock, tmp_path: Path
+) -> None:
+    following = ViewFile(tmp_path, clock)
+    for leader in (master, following):
+        leader.write_secret(SECRET)
+        leader.publish(VIEW)
+    alone = View(ME, (ME,))
+    following.publish(alone)  # the file system may have given it the inode of the first view
+    master.withdraw()
+    assert reader.current() == alone
+    assert reader.read_secret() == SECRET
+    following.withdraw()
+    assert os.listdir(tmp_path / "peers") == []
+
+
+def test_a_view_is_withdrawn_also_if_a_later_one_could_not_be_published(
+    master: ViewFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*paths: str) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    master.publish(VIEW)
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(OSError, match="full"):
+        master.publish(VIEW)
+    master.withdraw()
     assert os.listdir(tmp_path / "peers") == []
 
 
