@@ -180,6 +180,26 @@ def test_what_is_complete_is_adopted_and_the_rest_removed(tmp_path: Path) -> Non
     assert os.listdir(tmp_path / "checksums") == ["one"]
 
 
+def test_a_piece_that_is_revealed_between_two_looks_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, look = kept(tmp_path), os.path.lexists
+    files.store("piece", memoryview(b"content"))
+    files.adopt()
+
+    def look_and_reveal(path: Path) -> bool:
+        found = look(path)
+        files.reveal("piece")
+        return found
+
+    monkeypatch.setattr(os.path, "lexists", look_and_reveal)
+    assert files.exists("piece")
+    assert files.length("piece") == 7, "it is revealed"
+    assert files.exists("piece")
+    files.remove("piece")
+    assert not files.exists("piece")
+
+
 def test_files_that_somebody_has_changed_are_told_from_sound_ones(tmp_path: Path) -> None:
     files, path = kept(tmp_path), tmp_path / "chunks" / "piece"
     data = os.urandom(MIB + 3)
