@@ -105,6 +105,7 @@ class Prefetcher:
         self._quota_bytes = quota_bytes
         self._planner = Planner()
         self._run: PrefetcherRun | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
 
     @property
@@ -160,6 +161,7 @@ class Prefetcher:
         """End prefetching for good. A fetch that takes longer than `timeout_s` ends by itself."""
         with self._lock:
             run, self._run = self._run, None
+            self._is_closed = True
             if run is not None:
                 run.begin_close()  # a run that is left without a plan would end what is expected
             self._planner.close()
@@ -168,6 +170,8 @@ class Prefetcher:
 
     def _start(self, snapshot: Snapshot) -> None:
         with self._lock:
+            if self._is_closed:
+                return  # a run without a plan would end what is expected
             if self._run is not None:
                 self._run.close()  # it is about to end: it has no plan left
             try:

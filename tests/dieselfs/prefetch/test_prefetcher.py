@@ -501,6 +501,43 @@ def test_one_that_is_closed_leaves_what_is_expected(follow: Make) -> None:
     assert planner.memory.expected == [list(range(20))]
 
 
+def test_one_whose_thread_finds_no_plan_while_it_is_closed_leaves_what_is_expected(
+    follow: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = follow(20)
+    planner.wait_for_arrivals(*range(20))
+    run, plans = planner.run, planner.prefetcher._planner
+    close = plans.close
+
+    def close_and_wait() -> None:
+        close()
+        run.wake()
+        run._thread.join(PATIENCE_S)
+
+    monkeypatch.setattr(plans, "close", close_and_wait)
+    planner.prefetcher.close()
+    assert not run._thread.is_alive()
+    assert planner.memory.expected == [list(range(20))]
+
+
+def test_one_that_is_closed_while_a_plan_begins_leaves_what_is_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = ScriptedMemory()
+    idle = Prefetcher(memory, lambda: 500, lambda snapshot: MovedReaders())
+    add = idle._planner.add
+
+    def add_and_close(plan: MadePlan, memory_bytes: int) -> bool:
+        begins = add(plan, memory_bytes)
+        idle.close()
+        return begins
+
+    monkeypatch.setattr(idle._planner, "add", add_and_close)
+    idle.follow(MadePlan(SNAPSHOT, ALL), PATIENCE_S)
+    idle.close(PATIENCE_S)
+    assert memory.expected == []
+
+
 def test_readers_that_fail_end_it_with_a_warning(
     follow: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
