@@ -163,7 +163,8 @@ class RemoteMaster:
         waiting = select.poll()
         try:
             waiting.register(self._events, select.POLLRDHUP)
-            self.is_gone |= bool(waiting.poll(0))
+            if waiting.poll(0):
+                self.is_gone = True
         except (OSError, ValueError):  # closed meanwhile
             self.is_gone = True
         return self.is_gone

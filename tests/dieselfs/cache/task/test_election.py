@@ -10,18 +10,24 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
 
 import pytest
 
 from chunkstore.errors import Corrupt
 from dieselfs.cache.node.task_folder import TaskFolder
-from dieselfs.cache.task import master_process, remote_master, task_session
+from dieselfs.cache.ports.peer_settings import PeerSettings, StaticPeers
+from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.task import master_process, node_memory, remote_master, task_session
 from dieselfs.cache.task.leader import MemorySettings
 from dieselfs.cache.task.master_process import LOG, SourceNotPortable
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.task.remote_master import RemoteMaster
+from dieselfs.cache.task.succession import Succession
 from dieselfs.cache.task.task_session import _STARTER
 from dieselfs.errors import MasterGone
 from tests.dieselfs.cache.logged_source import CHUNK_BYTES, CORRUPT, LoggedSource, chunk, extent
@@ -308,6 +314,58 @@ def test_a_new_master_is_told_the_quota(folder: TaskFolder, source: LoggedSource
 
 def is_dropped(memory: NodeMemory, number: int) -> bool:
     return str(chunk(number).id) not in set(memory._blocks.mapped.names())
+
+
+def test_a_member_that_nobody_calls_leads_when_its_leader_has_ended(
+    folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the server of a mount that is read by its peers alone."""
+    monkeypatch.setattr(node_memory, "Succession", partial(Succession, look_s=0.001))
+    peers = PeerSettings("task", TaskSecret(b"0123456789abcdef"), StaticPeers(()))
+    former = opened(folder, source, lead=True)
+    with opened(folder, source, lead=True, peers=peers) as member:
+        membership = member._membership
+        assert membership.has_master()
+        assert membership._leader is None
+        former.close()
+        eventually(lambda: membership._leader is not None, "its leadership")
+        assert is_right(member, 1)
+
+
+def test_a_master_that_is_given_up_while_another_thread_looks_at_it_stays_so(
+    folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Poll:
+        def register(self, *_: object) -> None:
+            pass
+
+        def poll(self, timeout_ms: int) -> list[object]:
+            master.is_gone = True
+            return []
+
+    with opened(folder, source, lead=True), closing(RemoteMaster(folder.socket_path)) as master:
+        assert not master.has_ended()
+        with monkeypatch.context() as patched:
+            patched.setattr(remote_master, "select", SimpleNamespace(poll=Poll, POLLRDHUP=0))
+            assert master.has_ended()
+
+
+def test_a_client_whose_helper_is_killed_at_its_start_starts_another(
+    folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = master_process._start_process, list[object]()
+
+    def start_one_that_ends(given: IO[bytes]) -> subprocess.Popen[bytes]:
+        started.append(given)
+        if len(started) > 1:
+            return start(given)
+        return subprocess.Popen(["true"], stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(master_process, "_start_process", start_one_that_ends)
+    with opened(folder, source) as memory:
+        assert len(started) == 2
+        assert is_right(memory, 1)
+        assert memory.statistics().fallbacks == 0
 
 
 def test_what_a_killed_starter_has_left_stops_nobody(
