@@ -85,8 +85,22 @@ class TaskFolder:
                 f"set {VARIABLE} to a folder with a shorter path, or choose a shorter name for"
                 " the task",
             )
-        folder._make()
+        folder.make()
         return folder
+
+    def make(self) -> None:
+        """Create the folder if it is missing, as after a sweep.
+
+        Raises `LocalFileError` if other users have access to it.
+        """
+        while True:
+            make_private(self.path)
+            try:
+                _make(self.chunks)
+                _make(self.plans)
+                return
+            except FileNotFoundError:
+                continue  # swept just now
 
     @property
     def lock_path(self) -> Path:
@@ -133,7 +147,7 @@ class TaskFolder:
         """
         with _registry.mutex:
             while True:
-                self._make()
+                self.make()
                 if _file_id(self.lock_path) in _registry.led:
                     return None
                 try:
@@ -155,18 +169,8 @@ class TaskFolder:
                 if not locked:
                     os.close(fd)
                     return None
-                self._make()  # a sweep that was killed may have left parts out
+                self.make()  # a sweep that was killed may have left parts out
                 return _registry.enter(Leadership(self, fd), fd)
-
-    def _make(self) -> None:
-        while True:
-            make_private(self.path)
-            try:
-                _make(self.chunks)
-                _make(self.plans)
-                return
-            except FileNotFoundError:
-                continue  # swept just now
 
 
 class Leadership:

@@ -19,15 +19,15 @@ import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 
 from chunkstore.chunk_source import ChunkSource
+from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 from dieselfs.cache.ports.heap import keep_heap_small
 from dieselfs.cache.task.leader import Leader, MemorySettings
-from dieselfs.errors import MasterGone
+from dieselfs.errors import LocalFileError, MasterGone
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end_in_order)
     try:
         settings: MemorySettings = pickle.load(sys.stdin.buffer)
-        _log_to(settings.folder.path / LOG)
+        _log_to(settings.folder)
         prevent_core_dumps()  # the store of the source may have a password
         source: ChunkSource = pickle.load(sys.stdin.buffer)
     except Exception as error:  # unpickling runs the source's own code
@@ -163,11 +163,12 @@ def _end_in_order(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _log_to(path: Path) -> None:
-    """Send stderr to a file; if the file cannot be opened, stderr stays at /dev/null."""
+def _log_to(folder: TaskFolder) -> None:
+    """Send stderr to the task's log; if that cannot be opened, stderr stays at /dev/null."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    except OSError:
+        folder.make()  # it may have been swept since the client made it
+        fd = os.open(folder.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except (OSError, LocalFileError):
         return
     os.dup2(fd, 2)
     os.close(fd)

@@ -19,7 +19,7 @@ from typing import IO
 import pytest
 
 from chunkstore.errors import Corrupt
-from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.node.task_folder import TaskFolder, sweep
 from dieselfs.cache.ports.peer_settings import PeerSettings, StaticPeers
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.task import master_process, node_memory, remote_master, task_session
@@ -366,6 +366,16 @@ def test_a_client_whose_helper_is_killed_at_its_start_starts_another(
         assert len(started) == 2
         assert is_right(memory, 1)
         assert memory.statistics().fallbacks == 0
+
+
+def test_a_helper_has_its_log_also_if_its_folder_was_swept(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    assert sweep(folder.path.parent) == 1
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        assert (folder.path / LOG).read_text() == ""
+        assert folder.path.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_a_killed_starter_has_left_stops_nobody(
