@@ -188,7 +188,7 @@ class TaskSession:
     def _elect(self) -> TaskMaster:
         can_found = self._leads or self._starts_helpers
         deadline = time.monotonic() + (PATIENCE_S if can_found else 0.0)
-        pause_s = 0.005
+        pause_s, was_killed = 0.005, False
         while True:
             try:
                 master = self._join()
@@ -202,7 +202,12 @@ class TaskSession:
             except MasterGone:
                 if self._closed or time.monotonic() > deadline:
                     raise
-            self._ensure_master()
+            try:
+                self._ensure_master()
+            except HelperKilled:
+                if was_killed:  # each one ends like this
+                    raise
+                was_killed = True
             if self._leader is None:  # all members notice at the same time
                 time.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -221,8 +226,6 @@ class TaskSession:
         elif self._starts_helpers:
             try:
                 self._start_helper()
-            except HelperKilled as error:  # `_elect` tries again
-                log.info("%s", error)
             except SourceNotPortable as error:
                 log.info("node memory serves this process alone: %s", error)
                 self._lead_privately()

@@ -378,6 +378,22 @@ def test_a_helper_has_its_log_also_if_its_folder_was_swept(
         assert folder.path.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_client_whose_helpers_all_end_at_their_start_reads_without(
+    folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[object]()
+
+    def start_one_that_ends(given: IO[bytes]) -> subprocess.Popen[bytes]:
+        started.append(given)
+        return subprocess.Popen(["true"], stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(master_process, "_start_process", start_one_that_ends)
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        assert memory.statistics().fallbacks == 1
+    assert len(started) == 2
+
+
 def test_what_a_killed_starter_has_left_stops_nobody(
     folder: TaskFolder, source: LoggedSource
 ) -> None:
