@@ -148,7 +148,7 @@ def write_blob(
     A call resumes where an earlier one was killed. `source` verifies the bytes that it returns.
     Raises the errors of `source`, and `Conflict` while another process writes the same blob. Raises
     `LocalFileError` if the disk fails, or has too little room; then no room is taken. Written bytes
-    stay for the next call.
+    stay for the next call. Raises it too if the blob is removed meanwhile.
     """
     began = time.monotonic()
     try:
@@ -250,7 +250,8 @@ class _BlobWriter:
             CallThreads("blob-write", jobs).run_all([work] * jobs, jobs)
         except BaseException:
             self._stopped.set()
-            self._record_progress()
+            with suppress(LocalFileError):  # the files were removed
+                self._record_progress()
             raise
         self._publish()
 
@@ -379,13 +380,34 @@ class _BlobWriter:
             for fd in self._devices:
                 os.fdatasync(fd)
             document = {**asdict(self._record), "chunks_done": done}
-            replace_document(self._places.progress, document)
+            with locked(self._places.folder):
+                self._require_files()
+                replace_document(self._places.progress, document)
+
+    def _require_files(self) -> None:
+        """Raise `LocalFileError` if the files were removed; the folder is locked.
+
+        Another writer may have made others of their names, which this one must not take for its
+        own.
+        """
+        for device, fd in enumerate(self._devices):
+            mine, there = os.fstat(fd), None
+            for path in (self._places.incomplete(device), self._places.blob(device)):
+                with suppress(FileNotFoundError):
+                    there = there or path.stat()
+            if there is None or not os.path.samestat(mine, there):
+                raise LocalFileError(
+                    f"the blob of {self._snapshot.dataset.name} in {self._places.folder} was "
+                    "removed while it was written",
+                    "run the same command again",
+                )
 
     def _publish(self) -> None:
         places = self._places
         for fd in self._devices:
             os.fsync(fd)
         with locked(places.folder):
+            self._require_files()
             for device in range(self._layout.device_count):
                 if places.incomplete(device).exists() or not places.blob(device).exists():
                     os.rename(places.incomplete(device), places.blob(device))
@@ -413,8 +435,11 @@ def _bytes_of(snapshot: Snapshot, number: int) -> int:
 
 def _remove(places: BlobPlaces) -> int:
     removed = 0
-    for path in places.present():
-        with suppress(FileNotFoundError):
-            removed += path.stat().st_blocks * 512
-            path.unlink()
+    if not places.present():
+        return removed
+    with locked(places.folder):
+        for path in places.present():
+            with suppress(FileNotFoundError):
+                removed += path.stat().st_blocks * 512
+                path.unlink()
     return removed

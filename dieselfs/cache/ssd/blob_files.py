@@ -106,7 +106,7 @@ def is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder, so that no other process finds or publishes files of blobs meanwhile."""
+    """Lock the folder, so that no other process finds, publishes or removes blobs meanwhile."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

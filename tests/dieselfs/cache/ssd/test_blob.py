@@ -313,6 +313,61 @@ def test_two_processes_do_not_write_one_blob(
     assert tried
 
 
+def followed_by_another(
+    snapshot: Snapshot, source: Counted, folder: Path
+) -> Callable[[ChunkRef], memoryview]:
+    """Let `source` remove the blob that it is read for when it is first asked, and another writer
+    begin it again and end early."""
+    payload = source.payload
+    has_begun: list[bool] = []
+
+    def replaced(chunk: ChunkRef) -> memoryview:
+        if not has_begun:
+            has_begun.append(True)
+            assert remove_blob(folder, snapshot) > 0
+            source.fails_after = 1
+            with pytest.raises(NotFound):
+                write_blob(snapshot, source, folder, jobs=1)
+            source.fails_after = 1 << 30
+        return payload(chunk)
+
+    return replaced
+
+
+def test_one_that_is_removed_while_it_is_written_is_not_published(
+    packed: PackedDataset,
+    snapshot: Snapshot,
+    source: Counted,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source, "payload", followed_by_another(snapshot, source, tmp_path))
+    with pytest.raises(LocalFileError, match="was removed while it was written"):
+        write_blob(snapshot, source, tmp_path, jobs=1)
+    assert find_blob(tmp_path, snapshot) is None
+    write_blob(snapshot, source, tmp_path)
+    require_content(packed, snapshot, tmp_path)
+
+
+def test_the_progress_of_one_that_is_removed_is_not_that_of_the_next(
+    packed: PackedDataset,
+    snapshot: Snapshot,
+    source: Counted,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source, "payload", followed_by_another(snapshot, source, tmp_path))
+
+    def stop(chunks: int, size_bytes: int) -> None:
+        if len(source.asked) > snapshot.chunk_count // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_blob(snapshot, source, tmp_path, stop, jobs=1)
+    write_blob(snapshot, source, tmp_path)
+    require_content(packed, snapshot, tmp_path)
+
+
 def test_what_is_removed_is_gone(snapshot: Snapshot, source: Counted, tmp_path: Path) -> None:
     removals: list[Callable[[], int]] = [
         partial(remove_blob, tmp_path, snapshot),
