@@ -58,14 +58,14 @@ class JobAllocations:
         """See `JobPayers`. `measured`: what it fetches here is its speed, as nothing else says."""
         if job is None:
             return pays_nothing
-        own = self.own if job == self._settings.job else None
-        if own is not None and not self._serves_members:
-            return own.payer
         with self._lock:
+            own = self.own if job == self._settings.job else None
             found = own or self._others.get(job)
             if found is None:
                 found = self._others[job] = self._made(job)
             self._members[job] = self._members.get(job, 0) + 1
+            if own is not None and not self._serves_members:
+                return own.payer
             if measured or self._serves_members:
                 found.measures_fetches()
         found.begin()
@@ -83,6 +83,8 @@ class JobAllocations:
                 return
             del self._members[job]
             if self.own is not None and job == self._settings.job:
+                if not self._serves_members:  # it is the process's own, with members or without
+                    return
                 ended, self.own = self.own, self._made(job)
             else:
                 ended = self._others.pop(job)
@@ -90,7 +92,10 @@ class JobAllocations:
 
     def serve_members(self) -> None:
         """See `JobPayers`."""
-        self._serves_members = True
+        with self._lock:  # members may have joined already
+            self._serves_members = True
+            if self.own is not None:
+                self.own.measures_fetches()
 
     def reads(self, dataset_bytes: int) -> None:
         """Report how large the dataset is, for the other jobs."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,48 @@ def test_a_helpers_first_job_ends_with_its_members(directory: FolderDirectory) -
     eventually(lambda: leases(directory) == ["first", "second"], "both leases again")
     helper.close()
     eventually(lambda: leases(directory) == [], "the end")
+
+
+def test_a_member_that_joins_as_the_last_one_of_its_job_leaves_pays(
+    directory: FolderDirectory,
+) -> None:
+    helper = JobAllocations(AllocationSettings("first", "lmdb:///nowhere"), DATASET)
+    helper.serve_members()
+    first = helper.join("first")
+    helper._lock = LateLock(lambda: helper.leave("first"))  # type: ignore[assignment]
+    again = helper.join("first")
+    assert again != first
+    assert again == helper.own.payer  # type: ignore[union-attr]
+    eventually(lambda: leases(directory) == ["first"], "the lease of the present member")
+    helper.close()
+
+
+def test_a_member_that_joins_before_its_helper_serves_stays(directory: FolderDirectory) -> None:
+    helper = JobAllocations(AllocationSettings("first", "lmdb:///nowhere"), DATASET)
+    early = helper.join("first")
+    helper.serve_members()
+    assert helper.join("first") == early
+    helper.leave("first")
+    assert helper.join("first") == early
+    helper.leave("first")
+    helper.leave("first")
+    assert helper.join("first") != early
+    helper.close()
+
+
+class LateLock:
+    """A lock that another thread gets first, once."""
+
+    def __init__(self, first: Callable[[], None]) -> None:
+        self._lock, self._first = threading.Lock(), [first]
+
+    def __enter__(self) -> None:
+        while self._first:
+            self._first.pop()()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def test_a_job_that_comes_while_the_process_ends_does_not_wait(
