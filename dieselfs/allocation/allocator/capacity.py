@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from chunkstore.ssd.region_files import region_bytes_for
@@ -20,7 +20,7 @@ from dieselfs.errors import RegistryUnavailable, UsageError
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 5.0
-"""A cache node that is gone is out of the estimate within 10 s."""
+"""A cache node that is gone is out of the estimate within 15 s."""
 
 
 def capacity_of(
@@ -61,7 +61,7 @@ def check_feasible(what: str, size_bytes: int, least: int | None = None) -> None
 
 
 class ClusterCapacity:
-    """The capacity of a cache cluster: the sum over the nodes that answer, at most 5 s old."""
+    """The capacity of a cache cluster: the sum over the nodes that answer, about 5 s old."""
 
     def __init__(
         self,
@@ -71,20 +71,34 @@ class ClusterCapacity:
     ) -> None:
         self._cluster, self._io, self._clock = cluster, io_bytes_per_s, clock
         self._looked_at = float("-inf")
-        self._bytes = 0
+        self._bytes: int | None = None
+        """None: it was never known."""
+        self._answered: Mapping[str, int] = {}
+        """The bytes of each node that answered at the last look, by its id."""
 
     def __call__(self) -> tuple[int, float]:
         """Return the capacity. Raises `RegistryUnavailable` if it was never known."""
         now = self._clock()
-        if now - self._looked_at >= _LOOK_EVERY_S:
+        if self._bytes is None or now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
-            try:
-                nodes = cluster_nodes(self._cluster)
-            except RegistryUnavailable as error:
-                if not self._bytes:
-                    raise
-                log.warning("the cache cluster counts as it was: %s", error)
-            else:
-                found = [node.status for node in nodes if node.status is not None]
-                self._bytes = sum(status.budget_bytes for status in found)
+            self._bytes = self._look()
         return self._bytes, self._io
+
+    def _look(self) -> int:
+        """Return the bytes of all nodes. One that is silent for the first time counts as before.
+
+        Without its bytes, quotas would be lowered, and chunks evicted, for a pause of a second.
+        """
+        try:
+            nodes = cluster_nodes(self._cluster)
+        except RegistryUnavailable as error:
+            if self._bytes is None:
+                raise
+            log.warning("the cache cluster counts as it was: %s", error)
+            return self._bytes
+        former = self._answered
+        self._answered = {
+            node.member.id: node.status.budget_bytes for node in nodes if node.status is not None
+        }
+        silent = [node.member.id for node in nodes if node.status is None]
+        return sum(self._answered.values()) + sum(former.get(id, 0) for id in silent)
