@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -302,10 +302,14 @@ class _Turns:
 def _claimed(tier: SsdTier, name: bytes) -> Iterator[bool]:
     """Yield whether this process holds the claim; it keeps the claim until the context exits."""
     segments = tier.segments
-    if segments is None or not tier.call(lambda: segments.claim(name), 0):
-        yield False
-        return
+    # Claims wait for no disk. Within a deadline, one that came late would be nobody's for ever.
     try:
-        yield True
+        is_ours = segments is not None and segments.claim(name)
+    except OSError:
+        is_ours = False
+    try:
+        yield is_ours
     finally:
-        tier.call(lambda: segments.disclaim(name), 0)
+        if segments is not None and is_ours:
+            with suppress(OSError):
+                segments.disclaim(name)

@@ -27,7 +27,13 @@ from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
-from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp, OwnTier, behind_readers
+from dieselfs.cache.warmup.background_warmup import (
+    JOBS,
+    BackgroundWarmUp,
+    OwnTier,
+    _claimed,
+    behind_readers,
+)
 from dieselfs.cache.warmup.report import WarmUpReport
 from dieselfs.cache.warmup.ssd_warmup import Warmth, ssd_warm_up, warmth
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
@@ -295,3 +301,21 @@ def test_what_the_disk_has_no_room_for_is_not_fetched(
     assert 0 < report.loaded < 9
     assert report.no_room == len(chunks) - report.loaded
     assert dataset.from_store_bytes() - before == report.loaded_bytes
+
+
+def test_a_claim_is_given_back_though_the_ssd_answers_late() -> None:
+    held: set[bytes] = set()
+
+    def claim(name: bytes) -> bool:
+        is_free = name not in held
+        held.add(name)
+        return is_free
+
+    def late(access: Callable[[], object], length: int) -> None:
+        access()
+
+    segments = SimpleNamespace(claim=claim, disclaim=held.remove)
+    tier = cast(SsdTier, SimpleNamespace(segments=segments, call=late))
+    with _claimed(tier, b"warm-up") as is_ours:
+        assert is_ours == bool(held)
+    assert not held
