@@ -135,7 +135,7 @@ def _make_link(
 class WritingProcess:
     """A forked process that writes. Implements `Writer`.
 
-    It ends when its connection is closed or its parent has ended, after the file at hand.
+    It ends when it is told to or its parent has ended, after the file at hand.
     """
 
     def __init__(
@@ -172,6 +172,8 @@ class WritingProcess:
 
     def close(self) -> None:
         """Make it end after the file at hand, and wait."""
+        with suppress(OSError):  # a process that was forked meanwhile may hold the pipe open
+            self._connection.send(None)
         self._connection.close()
         self._process.join(_END_TIMEOUT_S)
         if self._process.is_alive():
@@ -198,8 +200,7 @@ def _serve(
     gc.freeze()  # no collection need examine the parent's objects, and copy their pages
     renew_temporary_names()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
-        while True:
-            rows = connection.recv()
+        while (rows := connection.recv()) is not None:
             answer: Written | Exception
             try:
                 answer = writer.write(rows, _contents(rows, memoryview(buffer)))

@@ -12,11 +12,12 @@ import pytest
 from chunkstore.errors import Unavailable
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.client import Client
-from dieselfs.client.extraction import extraction
+from dieselfs.client.extraction import extraction, writers
 from dieselfs.client.extraction.local_folder import LocalFolder
-from dieselfs.client.extraction.writers import LocalWriter, StopFlag
+from dieselfs.client.extraction.writers import LocalWriter, StopFlag, Writers
 from dieselfs.errors import LocalFileError, PartialFailure
 from metadata.kv.memory import MemoryStore
+from tests.eventually import PATIENCE_S
 
 FILES = {f"class{number % 7}/{number}.jpg": bytes([number % 251]) * 900 for number in range(500)}
 FILES["empty"] = b""
@@ -162,3 +163,24 @@ def test_a_writer_that_is_stopped_begins_no_file(tmp_path: Path) -> None:
 def test_a_file_goes_to_the_path_that_is_given(client: Client, tmp_path: Path) -> None:
     assert client.download("class1/1.jpg", tmp_path / "mine.jpg").files == 1
     assert (tmp_path / "mine.jpg").read_bytes() == FILES["class1/1.jpg"]
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_hold_up_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "_END_TIMEOUT_S", PATIENCE_S)
+    folder = LocalFolder(tmp_path / "out")
+    several = Writers(folder, 2)
+    several.start_processes()
+    processes = [each._process for each in several._processes]
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(0)
+    try:
+        several.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        folder.close()
+    assert [process.exitcode for process in processes] == [0, 0]
