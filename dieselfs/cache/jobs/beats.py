@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from chunkstore.after_fork import renew_now_and_after_fork
 from dieselfs.errors import RegistryUnavailable
 from metadata.errors import IndexUnavailable
 
@@ -60,8 +61,17 @@ class Beats(Generic[Registry]):
         self._make_registry, self._parts, self._beat_s = make_registry, parts, beat_s
         self._name, self._what = name, what
         self._is_out = self._has_failed = False
-        self._lock, self._ending = threading.Lock(), threading.Event()
+        self._lock: threading.Lock
+        self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        renew_now_and_after_fork(self)
+
+    def renew(self) -> None:
+        """Have locks in a forked child that no thread of its parent holds."""
+        ending = threading.Event()
+        if self._ending.is_set():
+            ending.set()
+        self._lock, self._ending = threading.Lock(), ending
 
     def start(self) -> None:
         """Begin, unless it has begun or is closed. Returns at once, from any thread."""

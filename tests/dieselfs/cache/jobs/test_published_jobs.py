@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from chunkstore.ssd.policies.job_specifications import JobSpecification
@@ -127,6 +130,18 @@ def test_any_other_error_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptu
     eventually(lambda: looks > 2, "it goes on")
     beats.close(60.0)
     assert caplog.text.count("cannot be published or seen") == 1
+
+
+def test_a_child_that_was_forked_while_they_began_closes_them() -> None:
+    beats = JobBeats(MemoryJobs, [], beat_s=0.001)
+    with beats._lock:
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # ends a child that waits for ever
+            beats.close()
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_the_name_of_the_job() -> None:
