@@ -301,6 +301,31 @@ class TestTwoJobsThatWaitForOneRead:
         takers.have_passed("reader", "a")
         takers.join()
 
+    @pytest.mark.parametrize("is_reader_first", [True, False])
+    def test_threads_that_join_at_the_same_moment_share_a_reader_s_turn(
+        self, is_reader_first: bool
+    ) -> None:
+        budget = ByteBudget()
+
+        class Overtaken(dict[ByteBudget, ReadTurn]):
+            """Turns in which another thread puts its own after a thread has found none."""
+
+            def get(self, budget: ByteBudget) -> ReadTurn | None:  # type: ignore[override]
+                found = super().get(budget)
+                if found is None and not threads:
+                    threads.append(thread)
+                    thread.start()
+                    thread.join()
+                    waited_for.append(self[budget])
+                return found
+
+        turn, threads, waited_for = ReadTurn(ahead=True), list[threading.Thread](), list[ReadTurn]()
+        thread = threading.Thread(target=lambda: turn.join(budget, ahead=not is_reader_first))
+        turn.others = Overtaken()
+        turn.join(budget, ahead=is_reader_first)
+        assert [turn.others[budget]] == waited_for, "the read may be in line with it already"
+        assert not waited_for[0].ahead
+
     def test_threads_of_a_read_have_its_turn(self) -> None:
         turn, seen = ReadTurn(ahead=True), list[ReadTurn]()
 
