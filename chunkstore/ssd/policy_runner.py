@@ -82,8 +82,8 @@ class PolicyRunner:
         self._policies = policies
         self._acting = GuardedPolicy(choice, choice.policy, policies)
         self._shadow = self._shadow_of(choice)
-        self._backlog: deque[tuple[str, Bucket, int, int]] = deque(maxlen=_BACKLOG)
-        """Requests that came while a refresh ran."""
+        self._backlog: deque[tuple[ChunkRead, OngoingRequest, bool]] = deque(maxlen=_BACKLOG)
+        """Reads that came while a refresh ran, and whether they began their requests."""
         self._ongoing = OngoingRequests()
         self._last = LastDecisions()
         self._publications = Publications()
@@ -136,17 +136,11 @@ class PolicyRunner:
         return request
 
     def _tell_policies(self, read: ChunkRead, request: OngoingRequest, begins: bool) -> None:
-        job, bucket, key = read.tags.job, request.bucket, request.key
         if not self._acquired():
-            if begins:
-                self._backlog.append((job, bucket, key, read.size))
+            self._backlog.append((read, request, begins))
             return
         try:
-            if begins:
-                self._acting.requested(job, bucket, key, read.size)
-            if self._shadow is not None:
-                row = CountedRow(self._name(read.dataset), bucket, job)
-                self._shadow.asked(row, key, read.length, read.size, begins=begins)
+            self._deliver(read, request, begins)
         finally:
             self._lock.release()
 
@@ -329,9 +323,9 @@ class PolicyRunner:
         return ShadowCache(GuardedPolicy(choice, choice.shadow, self._policies))
 
     def tend(self) -> bool:
-        """Tell the policies what was published, and refresh them if that is due.
+        """Tell the policies what they have missed and what was published; refresh them if due.
 
-        It is due every 10 s, and when a reader has begun, has ended, or tells another order.
+        A refresh is due every 10 s, and when a reader has begun, has ended, or tells another order.
         Return whether they were refreshed.
         """
         now = self._now()
@@ -343,14 +337,15 @@ class PolicyRunner:
                 self._acting.publish([specification], now)
                 if self._shadow is not None:
                     self._shadow.publish(specification, now)
+        if self._backlog:
+            with self._lock:
+                for _ in range(len(self._backlog)):
+                    self._deliver(*self._backlog.popleft())
         if abs(now - self._refreshed_at) < REFRESH_S:
             return False
         self._publications.expire(now)
         with self._lock:
             self._refreshed_at = now
-            while self._backlog:
-                request = self._backlog.popleft()
-                self._acting.ask(lambda policy, request=request: policy.requested(*request))  # type: ignore[misc]
             self._acting.ask(lambda policy: policy.refresh(now))
             if self._shadow is not None:
                 self._shadow.resize(self.budget_bytes)
@@ -358,6 +353,15 @@ class PolicyRunner:
         return True
 
     # The caller of the methods below holds the lock.
+
+    def _deliver(self, read: ChunkRead, request: OngoingRequest, begins: bool) -> None:
+        """Tell the policies of a read; `begins`: it begins its request."""
+        job, bucket, key = read.tags.job, request.bucket, request.key
+        if begins:
+            self._acting.requested(job, bucket, key, read.size)
+        if self._shadow is not None:
+            row = CountedRow(self._name(read.dataset), bucket, job)
+            self._shadow.asked(row, key, read.length, read.size, begins=begins)
 
     def _remember(self, key: int, bucket: Bucket, admitted: bool) -> None:
         priority, threshold = priority_of(self._acting.explained, bucket)

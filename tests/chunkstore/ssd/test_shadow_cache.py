@@ -147,8 +147,33 @@ def test_a_shadow_counts_each_part_and_its_policy_each_chunk() -> None:
 
     read_part(0)
     read_part(1)
-    with runner._lock:  # the policies are busy
-        read_part(2)
-    assert not runner._backlog, "the chunk is requested already"
     counts = shadow.counts.all()[ROW]
     assert (counts.miss_bytes, counts.hit_bytes) == (MIB, MIB)
+
+
+def test_a_shadow_learns_afterwards_of_reads_during_a_refresh() -> None:
+    runner = PolicyRunner(
+        PolicyChoice("all", "all"),
+        AdmitAll(),
+        names={DATASET.id: DATASET.name},
+        now=lambda: 100.0,  # no further refresh is due
+    )
+    runner.budget_bytes = 100 * MIB
+    assert runner.tend()
+    tags, shadow = dataset_tags(DATASET, "job"), runner.shadow
+    assert shadow is not None
+    with runner._lock:  # the policies are busy
+        for number in range(3):
+            asked = ChunkRead(tags, DATASET.id, b"c" * 16, number * MIB, MIB, 4 * MIB)
+            runner.requested(asked, hit=False)
+    assert shadow.counts.all() == {}
+    assert not runner.tend()
+    assert shadow.counts.all()[ROW] == PolicyCounts(
+        hit_bytes=2 * MIB,
+        miss_bytes=MIB,
+        admitted_bytes=4 * MIB,
+        written_bytes=4 * MIB,
+        filled_bytes=4 * MIB,
+    )
+    assert not runner.tend()
+    assert shadow.counts.all()[ROW].hit_bytes == 2 * MIB, "it is told once"
