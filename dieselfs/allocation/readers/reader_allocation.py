@@ -120,7 +120,8 @@ class ReaderAllocation:
         self._began: float | None = None
         self._answered: float | None = None
         self._samples: deque[tuple[float, int, float]] = deque()
-        """The time of each of the last beats, and the bytes used and seconds waited until then."""
+        """The times at which the budget was made and of the last beats, with the bytes used and the
+        seconds waited until then."""
         self._waits = Waits()
         self._share = 0.0
         """The part of its job's remote IO that the reader may use once others have gone down."""
@@ -179,7 +180,7 @@ class ReaderAllocation:
             if self._beats is not None:
                 return
             if self._settings.job:
-                self._budget = ByteBudget()
+                self._budget = self._new_budget()
             self._pid = os.getpid()
             self._beats = Beats(
                 partial(allocation_directory, self._settings.index_url),
@@ -351,8 +352,13 @@ class ReaderAllocation:
             self._share = share
         allowed, self._share = min(share, self._share), share
         if self._budget is None:
-            self._budget = ByteBudget()
+            self._budget = self._new_budget()
         self._budget.set_rate(allowed * total)
+
+    def _new_budget(self) -> ByteBudget:
+        """Return a budget of which nothing is used; what is used until the next beat counts too."""
+        self._samples.append((self._clock(), 0, 0.0))
+        return ByteBudget()
 
     def _learn(self, decisions: Decisions) -> None:
         self._decisions = decisions
