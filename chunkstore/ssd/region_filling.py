@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -164,7 +165,8 @@ class RegionFilling:
                 and self._is_worth_resuming(region)
                 and self._files.locks.take(region.number)
             ):
-                filling = self._taken_up(region, fill_class)
+                with self._unlocked_on_error(region.number):
+                    filling = self._taken_up(region, fill_class)
                 if filling is not None:
                     self._filling[filling.key] = filling
                     return filling
@@ -228,31 +230,55 @@ class RegionFilling:
                 self._now(),
             )
 
+        locked: list[int] = []
+
+        def lock(number: int) -> bool:
+            if self._files.locks.take(number):
+                locked.append(number)
+                return True
+            return False
+
         self._limits_of(dataset)  # reads the limits before other processes wait for the transaction
-        taken = self._index.take(choose, self._files.locks.take, begun)
+        try:
+            taken = self._index.take(choose, lock, begun)
+        except BaseException:  # the transaction was not committed
+            for number in locked:
+                self._files.locks.release(number)
+            raise
         if taken is None:
             return None
         former, region, lost = taken
-        policy = self._rules.policy()
-        if policy is not None:
-            policy.taken(former, has_free=free > (former.state == FREE))
-        if region.number >= self._files.count:  # another process has just made the budget smaller
+        with self._unlocked_on_error(region.number):
+            policy = self._rules.policy()
+            if policy is not None:
+                policy.taken(former, has_free=free > (former.state == FREE))
+            is_above = region.number >= self._files.count
+        if is_above:  # another process has just made the budget smaller
             self._files.locks.release(region.number)
             remove(self._files, self._index, region.number)
             return None
-        try:
-            kept = self._kept(former.dataset, lost)
-            self._files.make(region.number)
-            filling = Filling(region, self._geometry, fill_class)
-            for filling.turn in (0, 1):  # tables of the former generation must not be trusted
-                self._files.write_table(region.number, filling.table)
-        except BaseException:
-            self._index.release(region.number)
-            self._files.locks.release(region.number)
-            raise
+        with self._unlocked_on_error(region.number):
+            try:
+                kept = self._kept(former.dataset, lost)
+                self._files.make(region.number)
+                filling = Filling(region, self._geometry, fill_class)
+                for filling.turn in (0, 1):  # tables of the former generation must not be trusted
+                    self._files.write_table(region.number, filling.table)
+            except BaseException:
+                self._index.release(region.number)
+                raise
         self._filling[filling.key] = filling
         self._reinsert(former.dataset, kept)
         return filling
+
+    @contextmanager
+    def _unlocked_on_error(self, region: int) -> Iterator[None]:
+        """Unlock a region if the `with` block fails: the lock would keep it from all processes."""
+        try:
+            yield
+        except BaseException:
+            self._files.locks.release(region)
+            raise
 
     def _is_idle(self, filling: Filling) -> bool:
         return abs(self._now() - filling.region.last_used) > IDLE_S

@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -553,3 +554,33 @@ def test_who_opens_it_again_does_not_say_how_large_it_may_be(open_store: Open) -
     running.reopen()
     assert running.budget_bytes == 20 * MIB
     running.close()
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "chunkstore.ssd.region_files.RegionFiles.table",
+        "chunkstore.ssd.segment_index.SegmentIndex._put_region",
+    ],
+)
+def test_a_fault_while_a_region_is_begun_leaves_it_to_others(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Its lock is on no list then: nothing but the end of this process would end it."""
+    with closing(open_store()) as earlier:
+        put(earlier, 1, 200_000)  # half filled, to be resumed
+    store = open_store()
+    dataset = DATASET if failing.endswith("table") else OTHER
+
+    def refused(*_: object) -> None:
+        raise OSError("the SSD is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failing, refused)
+        with pytest.raises(OSError, match="is away"):
+            put(store, 2, 200_000, dataset)
+    assert all(store._files.locks.take(number) for number in range(store.budget_regions))
+    for number in range(store.budget_regions):
+        store._files.locks.release(number)
+    put(store, 2, 200_000, dataset)
+    store.close()
