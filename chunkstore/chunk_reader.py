@@ -7,7 +7,6 @@ block, for ranges of large files).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,7 +85,12 @@ class ChunkReader:
         self.dataset = dataset
         self._store = store
         self.expected = expected
-        self._large: OrderedDict[ChunkId, _LargeFiles] = OrderedDict()
+        self._large: dict[ChunkId, _LargeFiles] = {}
+        """The cached heads, oldest first.
+
+        A list of its values is one step for other threads. That of an ordered dictionary is not: it
+        hashes each key, in Python.
+        """
         self._threads = CallThreads("chunk-read")
         self._damage = KnownDamage()
 
@@ -302,8 +306,10 @@ class ChunkReader:
         if large is None:
             large = _large_files(self._head(file.chunk.id, file.chunk.head_bytes).entries)
             self._large[file.chunk.id] = large
-            while len(self._large) > 1 and self._keeps_too_much():
-                self._large.popitem(last=False)
+            for oldest in list(self._large)[:-1]:
+                if not self._keeps_too_much():
+                    break
+                self._large.pop(oldest, None)
         if key not in large:
             raise Corrupt(
                 f"chunk {file.chunk.id} does not contain the file that its dataset's metadata names"

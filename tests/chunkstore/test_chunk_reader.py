@@ -196,6 +196,30 @@ def test_kept_block_hashes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.calls == ["get_range"]
 
 
+def test_heads_are_cached_while_other_threads_cache_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key is hashed in Python, so another thread may run at each hash."""
+    draw = random.Random(1)
+    files = {b"%02d" % number: draw.randbytes(BLOCK_BYTES + 1) for number in range(40)}
+    packed = pack(files, target_bytes=4096)
+    store = CountingStore(MemoryObjectStore())
+    packed.store_in(store)
+    reader, extents = ChunkReader(store, DATASET), packed.extents()
+    reader.block_hashes(extents[b"00"])
+    others = [extents[path] for path in files if path > b"01"]
+    hash_of, is_other = ChunkId.__hash__, False
+
+    def hashed(chunk: ChunkId) -> int:
+        nonlocal is_other
+        if others and not is_other:
+            is_other = True
+            reader.block_hashes(others.pop())
+            is_other = False
+        return hash_of(chunk)
+
+    monkeypatch.setattr(ChunkId, "__hash__", hashed)
+    assert len(reader.block_hashes(extents[b"01"])) == 2
+
+
 def test_a_chunk_from_anywhere_is_verified_as_one_from_the_store(
     reader: ChunkReader, store: CountingStore, packed: Packed
 ) -> None:
