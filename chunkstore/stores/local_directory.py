@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +42,7 @@ _DROPPED_FROM_BYTES = 1 << 20
 A caller that reads this much keeps it; the page cache would be a second copy, and a mount has
 better use for the memory.
 """
+_FAN = re.compile("[0-9a-f]{2}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -97,21 +99,36 @@ class LocalDirectory:
             return _read_all(file.fileno(), offset, length)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List objects; raise `Unavailable` if there is no store."""
+        """List objects; raise `Unavailable` if there is no store.
+
+        A fan-out folder may be read before the next number of an object is created in it, and that
+        of the former number after this is deleted (`numbered_objects`). So a folder without objects
+        is read twice: a lease that is renewed meanwhile must not look like one that has ended.
+        """
         top = f"{self.root}/{prefix}".rstrip("/")
+        empty: dict[str, str] = {}
+        """Folder -> the start of its keys, while no object was found in it."""
         with self._translated(prefix):
             self._check_root()
             for folder, folders, names in os.walk(top, onerror=_raise_unless_absent):
                 if folder == str(self.root):
                     folders[:] = [name for name in folders if name != _TEMPORARY]
                     continue
-                parent = os.path.relpath(os.path.dirname(folder), self.root)
+                own = f"{os.path.relpath(folder, self.root)}/"
+                if own.startswith(prefix) and any(map(_FAN.fullmatch, folders)):
+                    empty[folder] = own
+                above = os.path.dirname(folder)
+                parent = os.path.relpath(above, self.root)
                 start = "" if parent == "." else f"{parent}/"
                 if not start.startswith(prefix):  # a fan-out folder with the name of the prefix
                     continue
-                for name in names:
-                    with suppress(FileNotFoundError):
-                        yield ObjectInfo(f"{start}{name}", os.stat(f"{folder}/{name}").st_size)
+                for info in _objects(folder, names, start):
+                    empty.pop(above, None)
+                    yield info
+            for folder, start in empty.items():
+                for fan in filter(_FAN.fullmatch, _names(folder, folders=True)):
+                    path = f"{folder}/{fan}"
+                    yield from _objects(path, _names(path, folders=False), start)
 
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names of folders; one may have lost its objects."""
@@ -241,6 +258,22 @@ def _raise_unless_absent(error: OSError) -> None:
     """
     if error.errno not in (errno.ENOENT, errno.ENOTDIR):
         raise error
+
+
+def _objects(folder: str, names: Iterable[str], start: str) -> Iterator[ObjectInfo]:
+    """Yield the files of a fan-out folder that have these names; keys begin with `start`."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            yield ObjectInfo(f"{start}{name}", os.stat(f"{folder}/{name}").st_size)
+
+
+def _names(folder: str, *, folders: bool) -> Sequence[str]:
+    """Return the names of the folders in a folder, or those of its files."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir() == folders]
+    except FileNotFoundError:
+        return ()
 
 
 def _has_folder(path: str) -> bool:

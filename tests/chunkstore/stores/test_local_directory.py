@@ -54,6 +54,24 @@ def test_a_component_may_be_named_like_a_fan_out_folder(store: LocalDirectory) -
     assert keys(store, f"a/{fan}/") == [f"a/{fan}/two"]
 
 
+@pytest.mark.parametrize("prefix", ["d/leases/", "d/leases/one/"])
+def test_a_listing_shows_a_number_of_a_lease_that_is_renewed_meanwhile(
+    store: LocalDirectory, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    """Else its mount looks like one that has ended, and gc deletes what it reads."""
+    store.create("d/leases/one/1", [b"x"])
+    stat = os.stat
+
+    def renewed(path: str, **options: object) -> os.stat_result:
+        if str(path).endswith("/1"):
+            store.create("d/leases/one/2", [b"x"])
+            store.delete("d/leases/one/1")
+        return stat(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("os.stat", renewed)
+    assert [info.key for info in store.list(prefix)] == ["d/leases/one/2"]
+
+
 def test_no_temporary_file_stays(store: LocalDirectory) -> None:
     store.create(KEY, [b"x"])
     with pytest.raises(AlreadyExists):
