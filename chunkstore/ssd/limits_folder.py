@@ -67,6 +67,26 @@ class LimitsFolder:
 
     def write(self, dataset: bytes, named: NamedLimits) -> None:
         """Set the limits of a dataset. Raises `OSError`."""
+        os.rename(self._written(named), self._path(dataset))
+        self._read_at = float("-inf")
+
+    def name(self, dataset: bytes, name: str) -> None:
+        """Record the name of a dataset if it has no file. Raises `OSError`."""
+        if self._path(dataset).exists():
+            return
+        temporary = self._written(NamedLimits(name, DatasetLimits()))
+        try:
+            os.link(temporary, self._path(dataset))
+        except FileExistsError:  # a user has just set limits, which stay
+            pass
+        finally:
+            temporary.unlink()
+
+    def _path(self, dataset: bytes) -> Path:
+        return self._folder / f"{dataset.hex()}.json"
+
+    def _written(self, named: NamedLimits) -> Path:
+        """Return a new file under a temporary name."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         limits = named.limits
         temporary = self._folder / f".{os.urandom(8).hex()}"
@@ -80,13 +100,7 @@ class LimitsFolder:
                 }
             )
         )
-        os.rename(temporary, self._folder / f"{dataset.hex()}.json")
-        self._read_at = float("-inf")
-
-    def name(self, dataset: bytes, name: str) -> None:
-        """Record the name of a dataset if it is unknown. Raises `OSError`."""
-        if dataset not in self.read():
-            self.write(dataset, NamedLimits(name, DatasetLimits()))
+        return temporary
 
 
 def _decoded(text: str) -> NamedLimits:

@@ -139,6 +139,23 @@ def test_hits_slower_than_the_store_are_noticed_after_some() -> None:
     assert not health.hit_took(0.02, 4096), "it is given another chance"
 
 
+def test_a_name_is_recorded_beside_limits_that_a_user_sets_just_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier, user = LimitsFolder(tmp_path), LimitsFolder(tmp_path)
+    limits, write_text = NamedLimits("pets", DatasetLimits(5 << 30, pinned=True)), Path.write_text
+
+    def beside(path: Path, text: str) -> int:
+        monkeypatch.undo()
+        user.write(A, limits)
+        return write_text(path, text)
+
+    monkeypatch.setattr(Path, "write_text", beside)
+    tier.name(A, "pets")
+    assert user.read() == {A: limits}
+    assert len(list((tmp_path / "datasets").iterdir())) == 1
+
+
 def test_limits_are_files_that_others_read_and_damage_is_none(tmp_path: Path) -> None:
     clock = Clock()
     mine, other = LimitsFolder(tmp_path, clock), LimitsFolder(tmp_path, clock)
