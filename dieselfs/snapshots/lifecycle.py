@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -117,11 +116,18 @@ def publish_snapshot(store: ObjectStore, path: Path) -> str:
 
     Does nothing if it is published already.
     """
+    return publish_once(store, path)[0]
+
+
+def publish_once(store: ObjectStore, path: Path) -> tuple[str, bool]:
+    """Return what `publish_snapshot` does, and whether the snapshot was not published already."""
     with Snapshot.open(path) as snapshot:
         name, snapshot_id = snapshot.dataset.name, snapshot.id
-    with suppress(AlreadyExists):
+    try:
         store.create(snapshot_key(name, snapshot_id), _FileParts(path))
-    return snapshot_id
+    except AlreadyExists:
+        return snapshot_id, False
+    return snapshot_id, True
 
 
 def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:

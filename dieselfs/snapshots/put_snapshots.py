@@ -30,7 +30,7 @@ from dieselfs.snapshots.lifecycle import (
     id_of,
     list_local,
     list_published,
-    publish_snapshot,
+    publish_once,
 )
 from metadata.kernel_image_file import remove_with_images
 from metadata.records import DatasetState
@@ -88,11 +88,12 @@ def publish_put(
     # a snapshot without its mark would stay for good.
     with suppress(AlreadyExists):
         store.create(put_snapshot_key(name, id_of(path)), [_MARK])
-    snapshot_id = publish_snapshot(store, path)
-    deleted = _delete_earlier(store, dataset.ref, folder, KEPT)
+    size_bytes = path.stat().st_size  # it is deleted with the snapshot if later puts have ended
+    snapshot_id, is_own = publish_once(store, path)
+    deleted = _delete_earlier(store, dataset.ref, folder, KEPT, snapshot_id if is_own else None)
     return PutSnapshot(
         snapshot_id,
-        path.stat().st_size,
+        size_bytes,
         time.monotonic() - began_s,
         deleted=tuple(deleted),
     )
@@ -122,15 +123,29 @@ def replaceable(store: ObjectStore, name: str) -> list[str]:
     return sorted(marked, key=lambda snapshot_id: (generation_of(snapshot_id), snapshot_id))
 
 
+def _mark_again(store: ObjectStore, name: str, snapshot_id: str, marked: Sequence[str]) -> None:
+    """Mark a snapshot again if later puts have ended while it was being published.
+
+    They have deleted its mark, and could not delete the snapshot, which was not there yet. A person
+    who wants it (`lifecycle.create`) deletes the mark too, but sees no later snapshots.
+    """
+    later = [each for each in marked if generation_of(each) > generation_of(snapshot_id)]
+    if snapshot_id not in marked and len(later) >= KEPT:
+        with suppress(AlreadyExists):
+            store.create(put_snapshot_key(name, snapshot_id), [_MARK])
+
+
 def _delete_earlier(
-    store: ObjectStore, dataset: DatasetRef, folder: Path, kept: int
+    store: ObjectStore, dataset: DatasetRef, folder: Path, kept: int, own: str | None = None
 ) -> Sequence[str]:
     """Delete what puts published, except for the newest `kept`, and what a tag or a mount needs.
 
-    A failure is only logged: the next put tries again.
+    `own` is what this put has just published. A failure is only logged: the next put tries again.
     """
     try:
         marked = replaceable(store, dataset.name)
+        if own is not None:
+            _mark_again(store, dataset.name, own, marked)
         earlier = marked[: len(marked) - kept]
         if not earlier:
             return ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,11 +23,18 @@ from tests.chunkstore.packed import StoreWrapper
 
 
 class Careful(StoreWrapper):
-    """Denies what it is told to."""
+    """Denies what it is told to, and lets others go first."""
 
     denied = ""
+    others: tuple[Callable[[], object], ...] = ()
+    stored = ""
+    """What others do before the next object with such a key is stored."""
 
     def before(self, call: str, key: str) -> None:
+        if call == "create" and self.stored in key:
+            others, self.others = self.others, ()
+            for act in others:
+                act()
         if self.denied and call == "delete" and self.denied in key:
             raise Denied(key)
 
@@ -120,6 +129,25 @@ def test_a_deletion_that_fails_is_tried_again(
     store.denied = ""
     put(dataset, "d")
     publish_put(dataset, tmp_path)
+    assert published(dataset) == [4, 5]
+
+
+@pytest.mark.parametrize("stored", ["/put-snapshots/", "/snapshots/"])
+def test_a_snapshot_that_is_published_after_those_of_later_puts_is_deleted_too(
+    dataset: Dataset, store: Careful, tmp_path: Path, stored: str
+) -> None:
+    """They are of other nodes, and may have deleted its mark before it was there."""
+
+    def put_and_publish(name: str) -> None:
+        put(dataset, name)
+        publish_put(dataset, tmp_path / name)
+
+    put(dataset, "a")
+    store.stored = stored
+    store.others = tuple(partial(put_and_publish, name) for name in "bc")
+    assert publish_put(dataset, tmp_path).is_new
+    assert published(dataset)[-2:] == [3, 4]
+    put_and_publish("d")
     assert published(dataset) == [4, 5]
 
 
