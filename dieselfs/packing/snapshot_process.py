@@ -58,7 +58,8 @@ class SnapshotProcess:
         is_first, folder = commit.generation == BIRTH_GENERATION + 1, self._folder
         is_worthwhile = WORTHWHILE_FILES <= found <= MOST_FILES
         if is_first and is_worthwhile and folder is not None and _may_fork():
-            self._start(folder)
+            with suppress(OSError):  # without room for a process, the index is scanned
+                self._start(folder)
         if self._connection is not None:
             with suppress(OSError):  # `snapshot_of` learns that the process has ended
                 self._connection.send(_Added(commit, heads, is_last))
@@ -90,14 +91,14 @@ class SnapshotProcess:
     def _start(self, folder: Path) -> None:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self._dataset, folder, theirs, ours))
+        process = context.Process(target=_serve, args=(self._dataset, folder, theirs, ours))
         signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_PARENT)
-        try:
-            self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_PARENT)
-        theirs.close()
-        self._connection = ours
+        with theirs:
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_PARENT)
+        self._process, self._connection = process, ours
 
 
 def _may_fork() -> bool:

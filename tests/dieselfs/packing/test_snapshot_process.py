@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -106,6 +107,17 @@ def test_a_process_that_is_killed_is_replaced_by_a_scan(
         os.kill(self._process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(SnapshotProcess, "add", add_and_kill)
+    put()
+    assert scans == ["scan"]
+
+
+def test_a_process_that_cannot_be_forked_is_replaced_by_a_scan(
+    put: Callable[[], int], scans: Scans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(SnapshotProcess, "_start", refused)
     put()
     assert scans == ["scan"]
 
