@@ -108,6 +108,9 @@ class PackingProcesses:
                 except (EOFError, ConnectionResetError):
                     open_connections.remove(connection)
                     self._check_exit(self._processes[self._connections.index(connection)])
+                except OSError:  # the report ends early: the process was killed while it sent it
+                    self._check_exit(self._processes[self._connections.index(connection)])
+                    raise
 
     def stop_early(self) -> None:
         """Make the workers pack no more and end as soon as they have stored their full chunks.

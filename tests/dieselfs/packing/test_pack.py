@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -632,6 +634,21 @@ def test_a_second_interrupt_waits_for_no_store(
     with pytest.raises(KeyboardInterrupt):
         place.pack_into(progress)
     assert time.monotonic() - began < PATIENCE_S / 2
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_report_is_named(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: Any) -> None:
+        (connection,) = (each for each in arguments if isinstance(each, Connection))
+        while connection.recv() is not None:  # what it leaves unread would be noticed
+            pass
+        os.write(connection.fileno(), struct.pack("!i", 1000) + b"half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(processes_module, "run_worker", killed)
+    with pytest.raises(Unavailable, match="ended early"):
+        place.pack()
 
 
 def test_a_put_that_fails_spares_its_chunks_that_somebody_has_adopted(
