@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dieselfs.errors import MountError, MountpointBusy
+from dieselfs.fuse.mounts import mount_table, mountpoint
 from dieselfs.fuse.mounts.mount_table import entry_at
 from dieselfs.fuse.mounts.mountpoint import check_mountable, unmount
 from dieselfs.fuse.supervision import daemonize
@@ -264,6 +265,79 @@ def test_a_mount_in_use_is_busy_and_says_by_whom(small_mount: Mount) -> None:
         finally:
             user.kill()
     small_mount.wait_until_ended()
+
+
+@pytest.fixture
+def asking(small_mount: Mount) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that asks the mount for a document, as `dlcmd mounts` does: it has that open and
+    cannot write it. The document is a long file, which `head` does not buffer."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write_end, bytes(4096))
+    os.set_blocking(write_end, True)
+    popen = subprocess.Popen
+
+    def into_full_pipe(*arguments: Any, **options: Any) -> Any:
+        return popen(*arguments, **options | {"stdout": write_end})
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(subprocess, "Popen", into_full_pipe)
+        process = mount_table._start_reading(small_mount.path, b"../large")
+    try:
+        link = Path(f"/proc/{process.pid}")
+        eventually(lambda: mountpoint._uses(link, small_mount.path), "an open document")
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        for fd in (read_end, write_end):
+            os.close(fd)
+
+
+def test_an_unmount_waits_for_a_list_of_mounts(
+    small_mount: Mount, asking: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a list may have a document open for longer than an unmount waits for the
+    mount's helpers."""
+    used_by, named = mountpoint._used_by, []
+
+    def used_by_then_continued(place: Path) -> str:
+        named.append(used_by(place))
+        asking.kill()
+        asking.wait()
+        return named[-1]
+
+    monkeypatch.setattr(mountpoint, "_used_by", used_by_then_continued)
+    monkeypatch.setattr(mountpoint, "_UNSEEN_PATIENCE_S", PATIENCE_S)
+    unmount(small_mount.path)
+    assert named == [""]
+    small_mount.wait_until_ended()
+
+
+def test_a_list_of_mounts_that_ends_meanwhile_is_no_user(
+    small_mount: Mount, asking: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses = mountpoint._uses
+
+    def uses_and_ends(process: Path, place: Path) -> bool:
+        found = uses(process, place)
+        if process.name == str(asking.pid):
+            asking.kill()
+            eventually(lambda: not is_alive(asking.pid), "its end")
+        return found
+
+    monkeypatch.setattr(mountpoint, "_uses", uses_and_ends)
+    assert mountpoint._used_by(small_mount.path) == ""
+
+
+def test_beside_a_list_of_mounts_a_user_is_named(
+    small_mount: Mount, asking: subprocess.Popen[bytes]
+) -> None:
+    with subprocess.Popen(["head", "-c", "9"], cwd=small_mount.path, stdin=subprocess.PIPE) as user:
+        with pytest.raises(MountpointBusy, match=rf"is in use by head \({user.pid}\)$"):
+            unmount(small_mount.path)
 
 
 def test_an_unmount_waits_for_a_user_that_cannot_be_seen(

@@ -204,15 +204,16 @@ def read_document(
 
 
 def is_asking(process: Path) -> bool:
-    """Return whether a process, a folder of /proc, asks a mount for a document.
+    """Return whether a process, a folder of /proc, asks a mount for a document, or has ended.
 
-    It ends at once, or is killed.
+    One that asks ends at once, or is killed.
     """
     try:
-        words = (process / "cmdline").read_bytes().split(b"\0")
-    except OSError:  # it has ended
-        return False
-    return words[: len(_READING)] == [*map(os.fsencode, _READING)]
+        command = (process / "cmdline").read_bytes()
+    except OSError:
+        return True
+    words = command.split(b"\0")  # of a zombie there is none
+    return not command or words[: len(_READING)] == [*map(os.fsencode, _READING)]
 
 
 def _start_reading(mountpoint: Path, name: bytes) -> subprocess.Popen[bytes]:
