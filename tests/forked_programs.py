@@ -123,7 +123,8 @@ _IMPORTED_FIRST = (
 )
 """What forked programs need, or each of them would import it again."""
 PATIENT = "DIESELFS_TEST_PATIENT"
-"""Forked programs with this variable, and those that they start, bear peers that stall."""
+"""Forked programs with this variable, and those that they start, bear peers and masters that
+stall."""
 SSD_DEADLINE_S = 30.0
 """The deadline of an SSD in the tests' process and in forked programs: on a busy machine it is late
 too. Tests of a late one give the deadline themselves."""
@@ -488,7 +489,9 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> Callable[[], Any
     os.environ.clear()
     os.environ.update(request["env"])
     if PATIENT in os.environ:
-        importlib.import_module("tests.dieselfs.cache.patience").be_patient()
+        patience = importlib.import_module("tests.dieselfs.cache.patience")
+        patience.be_patient()
+        patience.be_patient_members()
     for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if folder and folder not in sys.path:
             sys.path.append(folder)

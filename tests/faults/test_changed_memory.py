@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from tests.faults.case import Measured, fault_case
 from tests.faults.helpers_of_tasks import end_helpers, helpers_of
 from tests.faults.reading import content
 from tests.faults.served import Place
-from tests.forked_programs import ForkedProgram, start_forked
+from tests.forked_programs import PATIENT, ForkedProgram, start_forked
 from tests.own_node_memory import own_node_memory
 
 BOUND_S = 20.0
@@ -53,7 +52,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture
-def task() -> Iterator[str]:
+def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a task. On a busy machine its master may be late: a scrub would pass over it,
+    and a client would read without node memory."""
+    monkeypatch.setenv(PATIENT, "1")
     with own_node_memory():
         yield f"changed-{os.getpid()}"
 
@@ -135,28 +137,16 @@ def test_scrubbed_under_a_mount(
         cached = chunks_of(task)
         changed = change_half(task, change)
         with measured.felt():
-            done = scrubbed(place, task, "--task", task, "--json")
+            done = place.dlcmd("scrub", "--cached", "--task", task, "--json")
         assert done.returncode == 7, done.stderr
         record = json.loads(done.stdout)
         assert set(record["damaged"]) == {file.name for file in cached[::2]}
         assert (record["blocks"], record["verdict"]) == (len(cached), "damaged")
         assert mount.wrong(FILES) == []
-        done = scrubbed(place, task)
+        done = place.dlcmd("scrub", "--cached")
         assert done.returncode == 0, done.stderr
         assert f"{task}: clean" in done.stdout
     measured.note(f"{changed} of {len(cached)} chunks evicted")
-
-
-def scrubbed(place: Place, task: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Scrub node memory. The command passes over a master that is late to answer: repeat it."""
-
-    def scrub() -> subprocess.CompletedProcess[str] | None:
-        done = place.dlcmd("scrub", "--cached", *options)
-        return done if task in done.stdout else None
-
-    done = eventually(scrub, f"the result for {task}")
-    assert done is not None
-    return done
 
 
 CLIENT = """
@@ -167,9 +157,7 @@ from dieselfs.client import Client
 from tests.faults.helpers_of_tasks import end_helpers, helpers_of
 from tests.faults.reading import content
 from chunkstore.stores.local_directory import LocalDirectory
-from tests.dieselfs.cache.patience import be_patient_members
 
-be_patient_members()
 folder, snapshot, task = sys.argv[1:]
 store, index = LocalDirectory(Path(folder, "store")), open_index("memory://none")
 with Client.connect("d", store=store, index=index, snapshot_folder=Path(folder, "snapshots")) as client:
@@ -183,8 +171,7 @@ with Client.connect("d", store=store, index=index, snapshot_folder=Path(folder, 
 
 @contextmanager
 def client_of(place: Place, task: str) -> Iterator[ForkedProgram]:
-    """A client that reads all files once, from node memory however late its helper is; the helper
-    ends too."""
+    """A client that reads all files once; its helper ends too."""
     [snapshot] = (place.folder / "snapshots").glob("d-*.snapshot")
     command = [sys.executable, "-c", CLIENT, str(place.folder), str(snapshot), task]
     client = start_forked(command, env=os.environ)

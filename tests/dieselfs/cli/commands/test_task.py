@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,17 +20,10 @@ import pytest
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.dieselfs.cli.nodes_here import TASK, Daemon, NodeHere, nodes_here
 from tests.eventually import PATIENCE_S, eventually, scaled_by_load
-from tests.forked_programs import PATIENT
+from tests.forked_programs import PATIENT, start_forked
 
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 SECRET = "f00d" * 16
-PATIENT_TASK = f"""
-from dieselfs.cache.task import remote_master
-from dieselfs.cli import main
-remote_master.CONNECT_TIMEOUT_S = remote_master.STATISTICS_TIMEOUT_S = {PATIENCE_S}
-main()
-"""
-"""`dlcmd`, which waits longer for the master of a task than the 2 s that a busy one may exceed."""
 Hold = Callable[[], int]
 """Returns a port of 127.0.0.1 that nobody else takes until the end of the test."""
 
@@ -306,16 +298,13 @@ def test_peers_of_a_task_that_was_started_without(
 
 
 def looks_again_until_interrupted(node: NodeHere) -> None:
-    command = [sys.executable, "-c", PATIENT_TASK, "task", "show", TASK, "--refresh", "0.1"]
-    environment = {**os.environ, "DIESELFS_MEMORY_FOLDER": str(node.memory)}
-    with subprocess.Popen(
-        [*command, "--json"], env=environment, stdout=subprocess.PIPE, start_new_session=True
-    ) as looking:
+    command = [sys.executable, "-m", "dieselfs.cli", "task", "show", TASK, "--refresh", "0.1"]
+    environment = {**os.environ, "DIESELFS_MEMORY_FOLDER": str(node.memory), PATIENT: "1"}
+    with start_forked([*command, "--json"], env=environment) as looking:
         try:
-            assert looking.stdout is not None
             found = [json.loads(looking.stdout.readline()) for _ in range(3)]
             looking.send_signal(signal.SIGINT)
-            looking.communicate(timeout=PATIENCE_S)
+            looking.wait(PATIENCE_S)
         finally:
             looking.kill()
     assert looking.returncode == 0
