@@ -233,6 +233,9 @@ def mounted(packed: PackedDataset, folder: Path, *options: str) -> Iterator[Moun
 def end(mount: Mount) -> None:
     """Whatever has become of it: its processes are gone then, and the mountpoint is free."""
     servers = mount.servers()
+    for pid in (mount.pid, *servers):
+        with suppress(ProcessLookupError):  # a test that failed may have left it stopped
+            os.kill(pid, signal.SIGCONT)
     if is_alive(mount.pid):
         os.kill(mount.pid, signal.SIGTERM)
         mount.wait_until_ended()
