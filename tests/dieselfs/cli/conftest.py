@@ -14,6 +14,7 @@ import pytest
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli import run_dlcmd
 from dieselfs.client import Client
+from dieselfs.fuse.mounts import mount_table
 from dieselfs.fuse.supervision.daemonize import default_log_file
 
 FILES = {
@@ -50,6 +51,8 @@ _WAITS = (
     "dieselfs.cli.commands.stats._TIMEOUT_S",
     "dieselfs.cli.commands.task._TIMEOUT_S",
     "dieselfs.cli.commands.why._TIMEOUT_S",
+    "dieselfs.fuse.mounts.mountpoint._ANSWER_TIMEOUT_S",
+    "dieselfs.fuse.starting.start.ANSWER_TIMEOUT_S",
 )
 """The times in which a mount or the master of a task must answer a command."""
 _WAIT_S = 30.0
@@ -77,6 +80,7 @@ def dlcmd(
 ) -> Dlcmd:
     for wait in _WAITS:
         monkeypatch.setattr(wait, _WAIT_S)
+    monkeypatch.setattr(mount_table.mounts, "__defaults__", (_WAIT_S,))
 
     def call(*arguments: str | Path) -> Result:
         capfdbinary.readouterr()

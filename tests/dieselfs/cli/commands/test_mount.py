@@ -14,26 +14,14 @@ from typing import Any
 import pytest
 
 from dieselfs.cli.rendering.exit_codes import ExitCode
-from dieselfs.fuse.mounts import mount_table
-from dieselfs.fuse.mounts import mountpoint as mountpoint_module
-from dieselfs.fuse.starting import start
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.dieselfs.cli.nodes_here import task_folders
 from tests.eventually import eventually
 from tests.forked_programs import run_forked
 from tests.mount.mounting import is_alive
 
-ANSWER_S = 30.0
-"""The time in which a mount must answer other commands: a busy one may need more than 2 s."""
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="EROFS needs root")
-
-
-@pytest.fixture(autouse=True)
-def patient_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mount_table.mounts, "__defaults__", (ANSWER_S,))
-    monkeypatch.setattr(mountpoint_module, "_ANSWER_TIMEOUT_S", ANSWER_S)
-    monkeypatch.setattr(start, "ANSWER_TIMEOUT_S", ANSWER_S)
 
 
 def listed(dlcmd: Dlcmd, mountpoint: Path) -> dict[str, Any]:
