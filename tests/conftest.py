@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import settings
 
-from chunkstore.ssd import ssd_service, tier
+from chunkstore.ssd import index_environment, ssd_service, tier
 from chunkstore.stores import forked_store
 from tests.eventually import eventually
 from tests.forked_programs import SSD_DEADLINE_S, daemons_are_forked
@@ -44,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     ssd_service.DEADLINE_S = SSD_DEADLINE_S
     late = pytest.MonkeyPatch()  # a write to it, and the start of a store's process, may be too
     late.setattr(tier, "_WRITE_TIMEOUT_S", 60.0)
+    # A forked child has no index if a transaction is under way for longer than this.
+    late.setattr(index_environment, "_END_S", 60.0)
     late.setattr(forked_store, "_START_TIMEOUT_S", 60.0)
 
 
