@@ -4,7 +4,6 @@ elsewhere."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import stat
 import subprocess
@@ -18,6 +17,7 @@ from chunkstore.chunk_format import decode_head
 from chunkstore.errors import Corrupt
 from dieselfs.client.extraction.local_folder import LocalFolder
 from dieselfs.errors import LocalFileError
+from dieselfs.fuse.supervision.daemonize import default_log_file
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 from metadata.snapshot_builder import build_snapshot
@@ -186,12 +186,9 @@ def test_no_secret_is_seen(
             said += done.stdout + done.stderr
     said += (mountpoint / ".dieselfs/dataset.json").read_text()
     said += (mountpoint / ".dieselfs/stats.json").read_text()
-    log = Path(
-        json.loads(dlcmd("mounts", "--json", environment=environment).stdout.splitlines()[-1]).get(
-            "log", "/dev/null"
-        )
-    )
-    said += log.read_text()
+    log = default_log_file(mountpoint).read_text()
+    assert f"{mountpoint} is mounted" in log
+    said += log
     daemons = [
         pid
         for pid in our_processes()
