@@ -20,7 +20,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, filterfalse
+from itertools import chain
 from typing import Literal, Protocol, TypeAlias
 
 PolicyName: TypeAlias = Literal["uniform", "lru"]
@@ -110,9 +110,10 @@ class Uniform:
         names = list(self._lengths)
         if newcomer is None:
             self._shuffle(names)
-        groups = [unmapped_first(filterfalse(self._owns, names), mapped)]
+        copies, owned = _copies_and_owned(names, self._owns)
+        groups = [unmapped_first(copies, mapped)]
         if newcomer is None:
-            groups.append(unmapped_first(filter(self._owns, names), mapped))
+            groups.append(unmapped_first(owned, mapped))
         return until(wanted_bytes, chain(*groups), self._lengths)
 
     def regroup(self) -> None:
@@ -152,18 +153,30 @@ class LeastRecentlyUsed:
     ) -> Sequence[str]:
         """See `EvictionPolicy`."""
         names = (name for name in self._lengths if not (ahead and name in self._waiting))
-        copies = filterfalse(self._owns, names)
+        copies, owned = _copies_and_owned(names, self._owns)
         if newcomer is not None and not self._owns(newcomer):
             return until(wanted_bytes, copies, self._lengths)
-        owned = (
-            name
-            for name in self._lengths
-            if self._owns(name) and not (ahead and name in self._waiting)
-        )
         return until(wanted_bytes, chain(copies, owned), self._lengths)
 
     def regroup(self) -> None:
         """Do nothing: ownership is asked for at each choice."""
+
+
+def _copies_and_owned(names: Iterable[str], owns: Owns) -> tuple[Iterator[str], Iterable[str]]:
+    """Return the copies among the names, and the owned blocks, which are known after the copies.
+
+    Each name is looked up once: the shares may change meanwhile, and no block is in both groups.
+    """
+    owned: list[str] = []
+
+    def copies() -> Iterator[str]:
+        for name in names:
+            if owns(name):
+                owned.append(name)
+            else:
+                yield name
+
+    return copies(), owned
 
 
 def unmapped_first(names: Iterable[str], mapped: Callable[[str], bool]) -> Iterator[str]:

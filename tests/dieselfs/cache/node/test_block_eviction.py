@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dieselfs.cache.node.block_eviction import (
     EvictionPolicy,
     LeastRecentlyUsed,
+    PolicyName,
     Uniform,
     policy_of,
 )
@@ -87,3 +90,17 @@ def test_of_the_least_recently_used_copies_leave_first() -> None:
     assert victims(policy, "x", 9) == "db", "nothing owned leaves for a copy"
     add(policy, "eE", ahead=True)
     assert victims(policy, "X", 9, ahead=True) == "dbAC"
+
+
+@pytest.mark.parametrize("name", ["uniform", "lru"])
+def test_a_block_leaves_once_though_the_shares_change_meanwhile(name: PolicyName) -> None:
+    owned = {"c"}
+
+    def becomes_owned(block: str) -> bool:
+        was_owned = block in owned
+        owned.add(block)
+        return was_owned
+
+    policy = policy_of(name, becomes_owned)
+    add(policy, "abc", length=10)
+    assert sorted(victims(policy, None, 100)) == ["a", "b", "c"]
