@@ -222,11 +222,12 @@ class TaskBlocks:
             if self.session.expected:
                 master.expect(self.session.expected)
                 master.send_notice(PlanProgress(self.session.used))
-            if self.session.plan is not None:
+            # A plan's owner removes its file at the end of the epoch.
+            if self.session.plan is not None and self.session.plan.exists():
                 master.follow(self.session.plan)
-        except MasterGone:
-            raise
         except DieselFSError as error:
+            if master.is_gone:
+                raise
             log.warning(
                 "the new master of %s does not follow the plan: %s", self.membership.folder, error
             )

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
 
+import numpy as np
 import pytest
 
 from chunkstore.errors import Corrupt
@@ -30,6 +31,7 @@ from dieselfs.cache.task.remote_master import RemoteMaster
 from dieselfs.cache.task.succession import Succession
 from dieselfs.cache.task.task_session import _STARTER
 from dieselfs.errors import MasterGone
+from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
 from tests.dieselfs.cache.logged_source import CHUNK_BYTES, CORRUPT, LoggedSource, chunk, extent
 from tests.dieselfs.cache.processes import (
     FORK,
@@ -184,6 +186,23 @@ def test_members_that_find_no_master_at_once_use_the_same_one(
     finally:
         for member in members:
             member.close()
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_member_whose_plan_cannot_be_followed_any_more_joins_the_next_master(
+    folder: TaskFolder, source: LoggedSource, has_ended: bool
+) -> None:
+    """The epoch has ended, or the plan's snapshot was removed."""
+    plan = ReadingPlan("1-a", np.arange(1, dtype=np.uint32), np.array([0, 1]), "/removed")
+    file = write_plan(folder.path, plan)
+    if has_ended:
+        file.remove()
+    with opened(folder, source) as memory:
+        memory.follow(file.path)
+        kill(master_pid(memory))
+        assert is_right(memory, 1)
+        assert memory.statistics().fallbacks == 0
+    assert (source.payloads, source.ranges) == (1, 0)
 
 
 def test_when_the_process_that_leads_is_killed_its_members_go_on(
