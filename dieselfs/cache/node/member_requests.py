@@ -77,7 +77,10 @@ class MemberRequests:
         self._report_working_at = 0.0
 
     def serve(self, connection: socket.socket, port: MasterPort) -> None:
-        """Answer the requests of one more connection of the member that has this port."""
+        """Answer the requests of one more connection of the member that has this port.
+
+        The connection is closed if there can be no more threads.
+        """
         connection.setblocking(True)
         thread = threading.Thread(
             target=self._answer_all,
@@ -87,7 +90,13 @@ class MemberRequests:
         )
         with self._lock:
             self._connections[connection] = port, thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            log.warning("cannot answer the requests of one more connection: %s", error)
+            with self._lock:
+                del self._connections[connection]
+            connection.close()
 
     def report_working(self) -> None:
         """Send signs of work where they are due."""

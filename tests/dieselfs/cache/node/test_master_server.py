@@ -181,6 +181,22 @@ def test_a_request_that_fails_in_an_unforeseen_way_is_a_master_that_failed(
             member.follow(folder.plans)
 
 
+def test_a_connection_for_which_there_is_no_thread_does_not_end_the_service(
+    folder: TaskFolder, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with joined(folder) as member:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(MasterGone):
+                member.fetch(block(1))
+    with joined(folder) as member:
+        member.fetch(block(1))
+    eventually(lambda: server.members == 0, "no member")
+
+
 def test_the_greatest_budget_that_members_wish_counts_while_they_are_there(
     folder: TaskFolder, server: Server
 ) -> None:
