@@ -199,8 +199,16 @@ class TaskMembership:
         ended = [thread for thread in self._probers if thread.join(0.0)]
         self._probers = [thread for thread in self._probers if thread not in ended]
         for peer in peers:
-            name = f"peer-ping-{peer.member.id}"
-            self._probers.append(self._runtime.start(partial(self._probe, peer), name))
+            id = peer.member.id
+            try:
+                prober = self._runtime.start(partial(self._probe, peer), f"peer-ping-{id}")
+            except RuntimeError as error:  # no more threads
+                log.warning("cannot ping %s before the next heartbeat: %s", id, error)
+                with self._lock:
+                    del self._peers[id]  # it is new again when the registry lists it next
+                    self._changed(self._runtime.now())
+            else:
+                self._probers.append(prober)
 
     def _take(self, listed: Sequence[Member]) -> list[_Peer]:
         """Adopt the registry's list, and return the peers that are new."""

@@ -20,7 +20,7 @@ from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.wire.messages import Answer, Ping, Pong, Request
 from dieselfs.errors import PeerFailed, PeerRefused, RegistryUnavailable
 from tests.simulation.network import Network
-from tests.simulation.runtime import SimulatedRuntime
+from tests.simulation.runtime import SimulatedRunning, SimulatedRuntime
 from tests.simulation.scheduler import Host, Scheduler
 
 A, B, C = (
@@ -182,6 +182,27 @@ def test_peers_are_asked_once_they_have_answered(node: Node) -> None:
         }
 
     node.run(case)
+
+
+def test_a_peer_for_which_there_is_no_thread_is_pinged_after_the_next_heartbeat(
+    node: Node, monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
+) -> None:
+    node.meet(B, C)
+    start, failures = node.runtime.start, [RuntimeError("can't start new thread")]
+
+    def start_or_fail(run: Callable[[], None], name: str) -> SimulatedRunning:
+        if name == "peer-ping-b" and failures:
+            raise failures.pop()
+        return start(run, name)
+
+    monkeypatch.setattr(node.runtime, "start", start_or_fail)
+
+    def case() -> None:
+        node.wait(lambda: node.sees(C), within_s=0.1)
+        node.wait(lambda: node.sees(B, C))
+
+    node.run(case)
+    assert warnings() == ["cannot ping b before the next heartbeat: can't start new thread"]
 
 
 def test_a_view_says_when_the_answered_pings_began_and_comes_every_second(node: Node) -> None:
