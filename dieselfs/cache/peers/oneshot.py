@@ -120,6 +120,8 @@ class Oneshot:
                 log.warning(
                     "block %s of this node's share is left to its readers: %s", block.name, error
                 )
+            except Exception:  # the filling must not end with it
+                log.exception("block %s of this node's share is left to its readers", block.name)
             self._ended(block, again)
 
     def _fetch(self, block: CacheBlock) -> None:
