@@ -49,8 +49,12 @@ class Prefetching:
             self._lists.append(_List(deque(blocks), payer))
             for _ in range(min(len(blocks), self._limit - len(self._threads))):
                 thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads
+                    log.warning("cannot start a thread that prefetches: %s", error)
+                    break
                 self._threads.append(thread)
-                thread.start()
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:

@@ -127,9 +127,10 @@ class Master:
 
     def add_member(self, member: Hashable, job: str | None = None) -> Payer | None:
         """Note that a member has come, which asks for no budget yet; return what pays for it."""
+        payer = None if self._payers is None else self._payers.join(job)
         with self._changed:
             self.blocks.budget.asked[member], self._jobs[member] = None, job
-        return None if self._payers is None else self._payers.join(job)
+        return payer
 
     def fetch(
         self,

@@ -212,7 +212,13 @@ class Server:
 
     def _join(self, connection: socket.socket, greeting: JoinAsMember | JoinForJob) -> None:
         job = greeting.job if isinstance(greeting, JoinForJob) else None
-        member = _MemberConnection(self._master.member(job), connection)
+        try:
+            port = self._master.member(job)
+        except Exception:  # such as too many threads: it must not end the service
+            log.exception("refused a member: the master failed on its greeting")
+            connection.close()
+            return
+        member = _MemberConnection(port, connection)
         if greeting.budget_bytes is not None:
             member.port.set_budget(greeting.budget_bytes)
         with self._changed:

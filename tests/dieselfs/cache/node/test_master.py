@@ -606,6 +606,20 @@ def test_a_list_is_fetched_in_order_as_far_as_there_is_room(made: Made) -> None:
     of.prefetch([])
 
 
+def test_a_thread_that_cannot_be_started_is_started_with_the_next_list(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    of = made(prefetchers=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        of.prefetch([block_of(1)])
+    of.prefetch([block_of(2)])
+    eventually(lambda: of.statistics().prefetched == 2, "both")
+
+
 def test_as_many_at_a_time_as_there_are_prefetchers(made: Made) -> None:
     gate = Gate()
     source = MadeUpSource(gate)

@@ -197,6 +197,20 @@ def test_a_connection_for_which_there_is_no_thread_does_not_end_the_service(
     eventually(lambda: server.members == 0, "no member")
 
 
+def test_a_member_at_which_the_master_fails_does_not_end_the_service(
+    folder: TaskFolder, server: Server, master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(member: object, job: str | None) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(master, "add_member", no_thread)
+        with pytest.raises(MasterGone):
+            RemoteMaster(folder.socket_path)
+    with joined(folder) as member:
+        member.fetch(block(1))
+
+
 def test_the_greatest_budget_that_members_wish_counts_while_they_are_there(
     folder: TaskFolder, server: Server
 ) -> None:
