@@ -204,10 +204,15 @@ class ChunkFiles:
         return checksum is not None and checksum.startswith(f"{length}-")
 
     def _matches(self, path: Path, name: str) -> bool | None:
-        checksum = None if self._checksums is None else self._checksums.of(name)
-        if checksum is None:
+        if self._checksums is None:
             return False if os.path.lexists(path) else None
-        return file_matches(path, checksum)
+        checksum = self._checksums.of(name)
+        if checksum is None:
+            if not os.path.lexists(path):
+                return None
+            # The block may have been fetched again between the two looks, its checksum first.
+            checksum = self._checksums.of(name)
+        return checksum is not None and file_matches(path, checksum)
 
     def _adopted(self, name: str) -> Path:
         return self._folder / f"{_ADOPTED}{name}"

@@ -111,8 +111,11 @@ class SampleReader:
 
         Chunks above 16 MiB and empty ones are never mapped.
         """
-        self._mapped: dict[str, int] = {}
-        """Numbers of the chunks that are mapped or were requested, by the names of their blocks."""
+        self._mapped: dict[str, list[int]] = {}
+        """The last request to map each chunk, by the name of its block, until it is evicted.
+
+        A request is a list of its own, with the chunk's number.
+        """
         memory.on_evicted(_forgetting(weakref.ref(self)))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -239,7 +242,7 @@ class SampleReader:
     def _map(self, number: int) -> _Slices:
         chunk = self._snapshot.chunk(number)
         block = CacheBlock(chunk)
-        self._mapped[block.name] = number
+        self._mapped[block.name] = mine = [number]
         view = self._memory.map(block)
         if len(view) != chunk.payload_bytes:
             raise Corrupt(
@@ -248,7 +251,9 @@ class SampleReader:
             )
         slices = _slices_of(view)
         self._maps[number] = slices
-        if block.name not in self._mapped:  # evicted by another thread before it was noted
+        # Another thread may have evicted the chunk before it was noted, and a third one may have
+        # requested it again since.
+        if self._mapped.get(block.name) is not mine:
             self._maps[number] = _NOT_MAPPED
         return slices
 
@@ -329,8 +334,7 @@ class SampleReader:
         return [maps[chunk][begin:stop] for chunk, begin, stop in extents]
 
     def _forget(self, name: str) -> None:
-        number = self._mapped.pop(name, None)
-        if number is not None:
+        for number in self._mapped.pop(name, ()):
             self._maps[number] = _NOT_MAPPED
 
 

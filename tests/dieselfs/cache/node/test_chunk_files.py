@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dieselfs.cache.node.block_checksums import BlockChecksums
 from dieselfs.cache.node.chunk_files import ChunkFiles, FileSystemFull, map_block
 from dieselfs.errors import CacheFull, LocalFileError
 from tests.open_descriptors import open_descriptors
@@ -228,4 +229,19 @@ def test_a_checksum_is_replaced_with_its_piece(tmp_path: Path) -> None:
     files = kept(tmp_path)
     files.store("piece", memoryview(b"first"))
     files.store("piece", memoryview(b"second"))
+    assert files.is_sound("piece")
+
+
+def test_a_piece_that_is_stored_again_while_it_is_verified_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, look = kept(tmp_path), BlockChecksums.of
+
+    def look_and_be_late(checksums: BlockChecksums, name: str) -> str | None:
+        found = look(checksums, name)
+        if found is None:
+            files.store(name, memoryview(b"data"))
+        return found
+
+    monkeypatch.setattr(BlockChecksums, "of", look_and_be_late)
     assert files.is_sound("piece")

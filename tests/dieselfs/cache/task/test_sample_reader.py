@@ -168,6 +168,29 @@ def test_an_evicted_chunk_is_let_go_and_mapped_again(packed: Packed) -> None:
     assert packed.memory.mapped == [name] * 3
 
 
+def test_a_chunk_that_is_evicted_before_its_map_is_noted_is_let_go(
+    packed: Packed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another thread has asked for it again, for which there was no room."""
+    memory, number = packed.memory, packed.snapshot.chunk_number(0)
+    name, map = CacheBlock(packed.snapshot.chunk(number)).name, memory.map
+    found: list[bytes] = []
+
+    def map_and_be_late(block: CacheBlock) -> memoryview:
+        view = map(block)
+        memory.evict(name)
+        with monkeypatch.context() as patched:
+            patched.setattr(memory, "map", map)
+            patched.setattr(memory, "full", True)
+            found.append(packed.reader.read(0))
+        return view
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "map", map_and_be_late)
+        assert [packed.reader.read(0)] == found
+    assert str(memory.folder / name) not in Path("/proc/self/maps").read_text()
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_without_room_files_are_read_past_node_memory(packed: Packed, known: bool) -> None:
     packed.memory.full, packed.memory.known_full = True, known
