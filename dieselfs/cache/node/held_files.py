@@ -51,10 +51,16 @@ class HeldFiles:
         Raises `OSError`, `RegistryUnavailable` if there are too many, and `LocalFileError` if other
         users have access to the folder.
         """
-        if name not in self._held:
+        fd = self._held.get(name)
+        # A process that looks may be late: it found the last record of this name dead, and has
+        # deleted this one.
+        if fd is not None and not os.fstat(fd).st_nlink:
+            os.close(self._held.pop(name))
+            fd = None
+        if fd is None:
             self._create(name, content)
         else:
-            _write(self._held[name], content)
+            _write(fd, content)
 
     def remove(self, name: str) -> bool:
         """Remove a record of this process; return whether there was one."""
