@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -85,6 +86,7 @@ class Server:
         self._ungreeted: set[socket.socket] = set()
         """The connections that have not sent a greeting yet."""
         self._listening = packet_socket.listen(folder.socket_path)
+        self._socket_file = os.stat(folder.socket_path).st_ino
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake, selectors.EVENT_READ, self._send_events)
@@ -157,7 +159,10 @@ class Server:
             for key, _ in self._selector.select(WORKING_S / 2):
                 key.data()
             self._requests.report_working()
-        self._folder.socket_path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            # If somebody has removed the folder, there may be another leader's socket.
+            if os.stat(self._folder.socket_path).st_ino == self._socket_file:
+                self._folder.socket_path.unlink()
         self._listening.close()
         for member_id in tuple(self._members):
             self._handle_notices(member_id)  # it may have left

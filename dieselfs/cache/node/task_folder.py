@@ -198,7 +198,8 @@ class Leadership:
             fd, self._fd = self._fd, None
             if fd is None:
                 return
-            if remove_folder:
+            # If somebody has removed the folder, the one of its name may be another leader's.
+            if remove_folder and _file_id(self.folder.lock_path) == _id_of(os.fstat(fd)):
                 _remove(self.folder.path, timeout_s=timeout_s)
             _registry.leave(fd)
 

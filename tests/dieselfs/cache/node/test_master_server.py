@@ -486,6 +486,18 @@ def test_a_dead_server_s_socket_is_replaced(folder: TaskFolder, master: Master) 
     server.close()
 
 
+def test_a_server_whose_socket_was_removed_leaves_that_of_the_next_one(
+    folder: TaskFolder, master: Master
+) -> None:
+    former = Server(folder, master)
+    folder.socket_path.unlink()
+    with closing(Server(folder, master)):
+        former.close()
+        with joined(folder) as member:
+            member.fetch(block(1))
+    assert not folder.socket_path.exists()
+
+
 def test_it_is_deserted_some_time_after_the_last_member_has_left(
     folder: TaskFolder, server: Server
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -154,6 +155,18 @@ def test_a_process_leads_once(folder: TaskFolder, tmp_path: Path) -> None:
     with folder.try_lead() or pytest.fail("free") as second:
         assert second.held
     assert not second.held
+
+
+def test_a_leader_whose_folder_was_removed_leaves_that_of_the_next_one(folder: TaskFolder) -> None:
+    former = folder.try_lead()
+    assert former is not None
+    shutil.rmtree(folder.path)
+    following = folder.try_lead()
+    assert following is not None
+    former.release(remove_folder=True)
+    assert folder.chunks.is_dir()
+    following.release(remove_folder=True)
+    assert not folder.path.exists()
 
 
 def test_another_process_leads_when_the_first_has_released(tmp_path: Path) -> None:
