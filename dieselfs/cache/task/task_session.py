@@ -136,8 +136,9 @@ class TaskSession:
         self._closed = True
         if self._pid != os.getpid():
             return
-        if self._master is not None:
-            self._master.close()
+        master = self._master  # an election may end it meanwhile
+        if master is not None:
+            master.close()
         if not self._electing.acquire(timeout=timeout_s):
             return
         try:
