@@ -37,9 +37,9 @@ class ReceivingThreads:
     """The threads of one connection, from `start` to `stop`. Daemon threads."""
 
     def __init__(self, receiver: Callable[[], Receive], places: int = THREADS) -> None:
-        """Each thread calls `receiver` once, and what it returns until `stop`.
+        """`receiver` is called once for each thread, which calls what it returns until `stop`.
 
-        `places` threads receive at a time.
+        It may raise `OSError`: then there is one thread less. `places` threads receive at a time.
         """
         self._receiver, self._places = receiver, places
         lock = threading.Lock()
@@ -78,8 +78,8 @@ class ReceivingThreads:
         with self._has_ended:
             return self._has_ended.wait_for(lambda: not self._receiving, timeout_s)
 
-    def _run(self) -> None:
-        receive, has_place = self._receiver(), True
+    def _run(self, receive: Receive) -> None:
+        has_place = True
         while has_place and not self.is_stopped:
             work = receive()
             if work is not None:
@@ -126,9 +126,10 @@ class ReceivingThreads:
             self._may_receive.notify()
             return
         self._started += 1
-        thread = threading.Thread(target=self._run, name=f"fuse-{self._started}", daemon=True)
+        name = f"fuse-{self._started}"
         try:
-            thread.start()
-        except RuntimeError as error:  # the process has too many threads
+            args = (self._receiver(),)
+            threading.Thread(target=self._run, args=args, name=name, daemon=True).start()
+        except (OSError, RuntimeError) as error:  # too many descriptors, or threads
             self._receiving -= 1
             log.warning("requests wait for a thread: %s", error)

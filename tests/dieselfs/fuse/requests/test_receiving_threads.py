@@ -1,5 +1,7 @@
 """Threads that receive, and threads whose request waits: with requests from a queue."""
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from queue import Empty, Queue
@@ -142,6 +144,27 @@ def test_as_many_threads_receive_as_there_are_places(places: int) -> None:
 def test_threads_by_cores(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
     assert threads_by_cores() == threads
+
+
+def test_a_place_is_filled_later_if_there_are_too_many_descriptors_now(
+    requests: Requests, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread needs one to wait for requests."""
+    made = requests.threads._receiver
+    requests.are_answered(1)
+
+    def fails() -> Receive:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    requests.threads._receiver = fails
+    gate = threading.Event()
+    for _ in range(THREADS):
+        requests.queue.put(waits(gate))
+    eventually(lambda: "requests wait for a thread" in caplog.text)
+    requests.threads._receiver = made
+    gate.set()
+    requests.are_answered(5)
+    eventually(lambda: requests.threads._receiving == THREADS, "all places are filled")
 
 
 def test_idle_threads_end(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
