@@ -1,6 +1,7 @@
 """A mount that takes a newer snapshot: paths lead to the new one, what is held stays what it was,
 and nothing is ever a mix."""
 
+import json
 import mmap
 import os
 import random
@@ -259,6 +260,30 @@ def test_an_old_server_that_is_killed_is_replaced_too(mount: Mount, versions: Ve
         assert kept.read() == BEFORE["changed"]
         assert tree(mount.path) == AFTER
         assert mount.control("refresh.json")["error"] is None
+
+
+def test_an_old_server_that_is_killed_after_the_end_of_its_front_leaves_none(
+    mount: Mount, versions: Versions
+) -> None:
+    """The kernel tells of the end once, and the open control directory outlasts it."""
+    is_erofs = listed(mount.path).is_erofs
+    control = os.open(mount.path / ".dieselfs", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        mount.refresh(versions.after.snapshot)
+        [old] = set(mount.servers()) - {mount.server_pid}
+
+        def releases() -> int:
+            with open(os.open("stats.json", os.O_RDONLY, dir_fd=control), "rb") as document:
+                return json.load(document)["requests"].get("release", 0)
+
+        if is_erofs:
+            eventually(releases, "the end of its front")
+        os.kill(old, signal.SIGKILL)
+        eventually(lambda: not is_alive(old), "its end")
+    finally:
+        os.close(control)
+    eventually(lambda: mount.servers() == [mount.server_pid], "only the new server")
+    assert tree(mount.path) == AFTER
 
 
 def test_an_open_list_of_the_old_control_directory_can_be_read(

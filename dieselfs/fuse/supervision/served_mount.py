@@ -72,6 +72,8 @@ class ServedMount:
     """The name by which this process is found if the mount does not answer."""
     replaces_current: bool = False
     """It is of a refresh that has not ended."""
+    told: dict[str, bool] = field(default_factory=dict)
+    """What its servers were told that holds until its end: the next ones are told it too."""
     waits_for_server: bool = False
     """No server could be started for it, so the next check tries again."""
 
@@ -99,6 +101,13 @@ class ServedMount:
             for fd in self.kept.get(name, []):
                 os.close(fd)
             self.kept[name], descriptors = descriptors[:count], descriptors[count:]
+
+    def tell(self, message: Mapping[str, bool], teller: ServerProcess | None = None) -> None:
+        """Tell all its servers, now and later, what holds until its end; not the `teller`."""
+        self.told.update(message)
+        for process in self.processes:
+            if process is not teller:
+                process.send(message)
 
     def close(self) -> None:
         """Close the kept descriptors, and take the name back."""

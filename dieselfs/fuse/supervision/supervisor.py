@@ -174,9 +174,7 @@ class Supervisor:
         elif "ready" in message:
             self._note_ready(mount, process)
         elif "gone" in message:
-            for other in mount.processes:
-                if other is not process:
-                    other.send(message)
+            mount.tell(message, process)
 
     def _note_ready(self, mount: ServedMount, process: ServerProcess) -> None:
         process.is_ready = True
@@ -184,8 +182,8 @@ class Supervisor:
             announce_ready()
         elif mount.replaces_current:
             mount.replaces_current = False
-            if self._current is not None and self._current.process is not None:
-                self._current.process.send({"superseded": True})
+            if self._current is not None:
+                self._current.tell({"superseded": True})
             self._current = mount
             self._note_refresh(None)
         for old in mount.retiring:
@@ -215,6 +213,8 @@ class Supervisor:
         finally:
             theirs.close()
         mount.process = ServerProcess(pid, Channel(ours), role, time.monotonic())
+        if mount.told:
+            mount.process.send(mount.told)
 
     def _be_server(self, handed: Handed, ours: socket.socket) -> NoReturn:
         status = 1
@@ -423,6 +423,7 @@ class Supervisor:
                 {
                     "kept": mount.kept,
                     "state": mount.state,
+                    "told": mount.told,
                     "pid": process.pid,
                     "channel": process.channel.socket.fileno(),
                     "current": mount is self._current,
@@ -452,6 +453,7 @@ class Supervisor:
             end = socket.socket(fileno=entry["channel"])
             old = ServerProcess(entry["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
             mount = ServedMount(entry["kept"], entry["state"], None, [old])
+            mount.told = entry.get("told", {})
             for fd in (end.fileno(), *(fd for kept in mount.kept.values() for fd in kept)):
                 os.set_inheritable(fd, False)
             self._mounts.append(mount)
