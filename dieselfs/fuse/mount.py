@@ -306,6 +306,8 @@ class _Server:
                 self._ends.put(_REPLACED)
             if message.get("gone") and self._front is not None:
                 self._front.note_gone()
+            if message.get("left_requests") and self._front is not None:
+                self._front.take_over_from_retired()
         self._supervisor_pid = 0
         log.warning("the supervisor has ended: the mount ends with this process")
 

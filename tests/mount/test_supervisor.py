@@ -371,6 +371,24 @@ def test_a_read_that_waits_during_an_upgrade_is_answered(
         assert found == [content_of(2)]
 
 
+def test_a_read_that_waits_in_a_server_that_is_killed_as_it_retires_is_answered(
+    dataset: PackedDataset, tmp_path: Path
+) -> None:
+    with mounted(dataset, tmp_path) as mount:
+        mount.fail_with("stuck")
+        found: list[bytes] = []
+        path = mount.path / "d2" / "2"
+        reader = threading.Thread(target=lambda: found.append(path.read_bytes()), daemon=True)
+        reader.start()
+        eventually(lambda: mount.statistics()["reads_through_threads"], "a read that waits")
+        before = mount.server_pid
+        upgrade(mount)
+        mount.fail_with("")  # for reads that begin now
+        os.kill(before, signal.SIGKILL)  # it waits for the read before it hands it over
+        reader.join(PATIENCE_S)
+        assert found == [content_of(2)]
+
+
 def test_an_upgrade_with_a_server_that_never_starts_leaves_the_one_before(mount: Mount) -> None:
     before = mount.server_pid
     mount.faults.with_name("startup").write_text("killed")

@@ -186,6 +186,7 @@ class ErofsFront:
             fuse,
             is_tree=False,
             in_flight=parts.in_flight,
+            retiring=parts.retiring,
             threads=parts.options.receiving_threads,
         )
         self._server = BlobServer(
@@ -303,6 +304,9 @@ class ErofsFront:
 
     def hand_over(self) -> None:
         self.connection.hand_over()
+
+    def take_over_from_retired(self) -> None:
+        self.connection.take_over_from_retired()
 
     def close(self) -> None:
         if self._control is not None:

@@ -101,8 +101,11 @@ class FrontParts:
         self.resumes = handed.role in (Role.RESUME, Role.UPGRADE)
         self.replaces = handed.role is Role.REFRESH
         # Servers that follow each other share one table; two that serve at a time have one each.
-        left = handed.descriptors.get("in_flight") if handed.role is Role.RESUME else None
-        self.in_flight = InFlight(left[0]) if left else InFlight.new()
+        former = handed.descriptors.get("in_flight")
+        resumed = former if handed.role is Role.RESUME else None
+        retiring = former if handed.role is Role.UPGRADE else None
+        self.in_flight = InFlight(resumed[0]) if resumed else InFlight.new()
+        self.retiring = InFlight(retiring[0]) if retiring else None
 
 
 def kept_state(choice: FrontChoice, **more: Any) -> dict[str, Any]:

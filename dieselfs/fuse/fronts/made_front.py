@@ -83,6 +83,10 @@ class MadeFront(Protocol):
         """Leave unanswered requests to another server of the connection."""
         ...
 
+    def take_over_from_retired(self) -> None:
+        """Handle what another server of the connection left unanswered when it was killed."""
+        ...
+
     def close(self) -> None:
         """End this server's part.
 

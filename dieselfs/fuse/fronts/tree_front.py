@@ -58,6 +58,7 @@ class TreeFront:
             fuse,
             is_tree=True,
             in_flight=parts.in_flight,
+            retiring=parts.retiring,
             threads=parts.options.receiving_threads,
         )
         server = TreeServer(
@@ -124,6 +125,9 @@ class TreeFront:
 
     def hand_over(self) -> None:
         self.connection.hand_over()
+
+    def take_over_from_retired(self) -> None:
+        self.connection.take_over_from_retired()
 
     def close(self) -> None:
         self._pending.close()

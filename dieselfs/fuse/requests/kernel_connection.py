@@ -87,15 +87,16 @@ class KernelConnection:
         is_tree: bool,
         is_writable: bool = False,
         in_flight: InFlight | None = None,
+        retiring: InFlight | None = None,
         threads: int = THREADS,
     ) -> None:
         """Prepare a connection; for `is_tree` and `is_writable` see `answer_init`.
 
-        `in_flight` has the requests that the former server left, or is an empty table. `threads`
-        receive at a time.
+        `in_flight` has the requests that the former server left, or is an empty table. `retiring`
+        is the table of a server that still serves this connection. `threads` receive at a time.
         """
         self.fd = fd
-        self._in_flight = in_flight
+        self._in_flight, self._retiring = in_flight, retiring
         self.agreed: Init | None = None
         """The result of INIT; None until then, and in a process that took the connection over."""
         self.counts: dict[str, int] = {}
@@ -122,17 +123,24 @@ class KernelConnection:
 
         The kernel sends them again, or, before Linux 6.9, readers get EIO for them.
         """
-        self._resend()
+        self._resend(self._in_flight)
+
+    def take_over_from_retired(self) -> None:
+        """Handle the requests of another server that was killed before it handed them over.
+
+        The kernel sends this server's own requests again too, which does no harm.
+        """
+        self._resend(self._retiring)
 
     def hand_over(self) -> None:
         """Leave unanswered requests to another server, which receives already.
 
         Call it after `stop`.
         """
-        self._resend()
+        self._resend(self._in_flight)
 
-    def _resend(self) -> None:
-        left = self._in_flight.left() if self._in_flight is not None else []
+    def _resend(self, table: InFlight | None) -> None:
+        left = table.left() if table is not None else []
         try:
             os.write(self.fd, resend_notification())
         except OSError as error:

@@ -281,6 +281,8 @@ class Supervisor:
     def _note_end(self, mount: ServedMount, process: ServerProcess, status: int) -> None:
         if process in mount.retiring:
             mount.retiring.remove(process)
+            if status and mount.process is not None:  # it has not handed its requests over
+                mount.process.send({"left_requests": True})
             if mount.is_over:
                 self._forget(mount)
             return
@@ -312,6 +314,7 @@ class Supervisor:
         if mount.quick_deaths >= _MOST_QUICK_DEATHS and mount.retiring:
             mount.process, mount.quick_deaths = mount.retiring.pop(), 0
             log.error("the installed version fails: server %d continues", mount.process.pid)
+            mount.process.send({"left_requests": True})  # the failed one may have received some
         elif mount.quick_deaths >= _MOST_QUICK_DEATHS:
             log.error("%d servers in a row have failed: the mount ends", mount.quick_deaths)
             self._status = 1
