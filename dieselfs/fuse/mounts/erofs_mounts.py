@@ -33,6 +33,7 @@ from dieselfs.fuse.mounts.mount_syscalls import (
     clone,
     detach,
     new_mount,
+    unique_mount,
 )
 from dieselfs.fuse.mounts.readahead import (
     NARROW_KIB,
@@ -170,10 +171,17 @@ def show(mount: int, control: int | None, places: Sequence[Path], replace: bool)
         share(first, place, replace)
 
 
-def share(shown: Path, place: Path, replace: bool = False) -> None:
-    """Show a mount, with its control directory, at another place too: the same inodes and pages."""
+def share(
+    shown: Path, place: Path, replace: bool = False, *, device: tuple[int, int] | None = None
+) -> None:
+    """Show a mount, with its control directory, at another place too: the same inodes and pages.
+
+    With `device`, the mount must be of this file system: `OSError` if it has gone meanwhile.
+    """
     copy = clone(shown, recursive=True)
     try:
+        if device is not None and unique_mount(copy).device != device:
+            raise FileNotFoundError(errno.ENOENT, "the mount has gone", os.fspath(shown))
         _show_at(copy, place, replace)
     finally:
         os.close(copy)

@@ -113,6 +113,8 @@ class MountInfo:
     mounted: str | None = None
     """The time of the mount; ISO 8601, UTC."""
     pid: int | None = None
+    device: tuple[int, int] = (0, 0)
+    """See `MountEntry`."""
 
     def is_of(self, dataset_id: bytes) -> bool:
         """Return True if the mount reports this dataset, not another one of the same name.
@@ -262,7 +264,9 @@ def _info(entry: MountEntry, state: MountState, document: dict[str, Any] | None)
         state = MountState.LOCAL
     fields = {name: details.get(name) for name in _FIELDS}
     source = f"dieselfs:{entry.shown}"
-    return MountInfo(entry.mountpoint, source, state, is_erofs, details, **fields)
+    return MountInfo(
+        entry.mountpoint, source, state, is_erofs, details, device=entry.device, **fields
+    )
 
 
 def _parse_document(text: bytes) -> dict[str, Any] | None:

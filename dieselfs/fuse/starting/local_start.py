@@ -5,6 +5,7 @@ The kernel serves the mount, and no daemon is started.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from dieselfs.fuse.starting.mount_request import MountRequest
 from dieselfs.fuse.starting.mount_settings import mount_options, ssd_settings
 from dieselfs.fuse.starting.started_mount import StartedMount
 from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 
 def start_locally(
@@ -76,9 +79,8 @@ def refuse_upgrade(running: MountInfo) -> None:
 
 
 def _mount(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> StartedMount:
-    shown = _same(snapshot, blobs, wanted)
+    shown = _shared(snapshot, blobs, wanted)
     if shown is not None:
-        share(shown, wanted.mountpoint, wanted.replace)
         how = f"pages shared with {shown}"
     else:
         how = f"{mount_local(snapshot, blobs, wanted).value} over {blobs[0]}"
@@ -101,8 +103,11 @@ def _started(
     )
 
 
-def _same(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path | None:
-    """Return where the same blob is mounted already with the same options, or None."""
+def _shared(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path | None:
+    """Show the mount of the same blob with the same options here too, if there is one.
+
+    Return where it was shown before, or None.
+    """
     owner, others = wanted.owner, not wanted.private
     options = {"allow_other": others, "uid": owner.uid, "gid": owner.gid}
     for info in mounts():
@@ -116,6 +121,11 @@ def _same(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path
             and wanted.front == "auto"
             and wanted.blob_cache == "auto"
         ):
+            try:
+                share(info.mountpoint, wanted.mountpoint, wanted.replace, device=info.device)
+            except OSError as error:  # it was unmounted meanwhile
+                log.debug("%s is not shared: %s", info.mountpoint, error)
+                continue
             return info.mountpoint
     return None
 

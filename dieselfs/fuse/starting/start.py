@@ -6,6 +6,7 @@ shows, with the same options, shares its server. Any other has a daemon of its o
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -34,6 +35,8 @@ from dieselfs.fuse.supervision.daemonize import default_log_file, start_in_backg
 from dieselfs.snapshots import snapshot_choice
 from metadata.errors import SnapshotRefused, SnapshotStale
 from metadata.path_lookup import why_in_python
+
+log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 """A function that shows a line to the user at once."""
@@ -130,7 +133,11 @@ def _share(key: str, name: str, mountpoint: Path) -> StartedMount | None:
         details = info.details
         is_same = details.get("sharing_key") == key and info.is_erofs
         if info.state is MountState.SERVING and is_same:
-            share(info.mountpoint, mountpoint)
+            try:
+                share(info.mountpoint, mountpoint, device=info.device)
+            except OSError as error:  # it was unmounted meanwhile
+                log.debug("%s is not shared: %s", info.mountpoint, error)
+                continue
             note = f"mounted {name} at {mountpoint}; it shares the server of {info.mountpoint}"
             return StartedMount(
                 mountpoint,
