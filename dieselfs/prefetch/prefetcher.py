@@ -8,6 +8,7 @@ lay out orders for it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -17,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -133,7 +134,7 @@ class Prefetcher:
     def follow(self, plan: Plan, wait_s: float = BEGIN_S) -> None:
         """Prefetch for one more plan, now or after its predecessor.
 
-        Raises `PlanTooLarge`, or what making a tracker raises. It returns when the plan's order is
+        Raises `PlanTooLarge`, `OSError`, or what making a tracker raises. It returns when the plan's order is
         laid out, some 0.5 s for 1.28 million files, or `wait_s` after the plan was accepted.
         """
         if self._planner.add(plan, self._budget_bytes()):
@@ -174,15 +175,16 @@ class Prefetcher:
                 return  # a run without a plan would end what is expected
             if self._run is not None:
                 self._run.close()  # it is about to end: it has no plan left
-            try:
+            with ExitStack() as undo:
+                undo.callback(self._planner.retire)  # else no later plan would begin it
                 tracker = self._make_tracker(snapshot)
-            except BaseException:
-                self._planner.retire()
-                raise
-            self._run = PrefetcherRun(
-                self._planner, self._memory, tracker, self.memory_bytes, self._budget_bytes
-            )
-            self._run.start()
+                undo.callback(tracker.close)
+                run = PrefetcherRun(
+                    self._planner, self._memory, tracker, self.memory_bytes, self._budget_bytes
+                )
+                run.start()
+                self._run = run
+                undo.pop_all()
 
 
 def window_bytes(readers: Readers) -> int:
@@ -248,9 +250,13 @@ class PrefetcherRun:
         ]
 
     def start(self) -> None:
-        """Start the threads."""
-        for thread in (self._thread, *self._workers):
-            thread.start()
+        """Start the threads. Raises `OSError` if the process may have no more, and none stays."""
+        try:
+            for thread in (*self._workers, self._thread):
+                thread.start()
+        except RuntimeError as error:
+            self._end_workers()
+            raise OSError(errno.EAGAIN, f"no thread can be started: {error}") from error
 
     def wait_until_begun(self, timeout_s: float) -> None:
         """Wait until the plans that are read are prefetched, but no longer than `timeout_s`."""

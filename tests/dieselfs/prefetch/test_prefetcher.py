@@ -108,6 +108,30 @@ def test_all_that_fits_is_fetched_and_handed_over_once(follow: Make) -> None:
     assert statistics.window_bytes == 20 * CHUNK_BYTES
 
 
+@pytest.mark.parametrize("name", ["prefetch-3", "prefetcher"])
+def test_a_prefetcher_without_a_thread_begins_with_the_next_plan(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before, start = set(threading.enumerate()), threading.Thread.start
+
+    def fails(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    readers, memory = MovedReaders(), ScriptedMemory()
+    made = Prefetcher(memory, lambda: 20 * CHUNK_BYTES, lambda snapshot: readers)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        with pytest.raises(OSError, match="no thread can be started"):
+            made.follow(MadePlan(SNAPSHOT, ALL), 0.0)
+    assert not made.is_running
+    eventually(lambda: set(threading.enumerate()) <= before, "threads are left")
+    made.follow(MadePlan(SNAPSHOT, ALL), PATIENCE_S)
+    eventually(lambda: made.statistics().fetched, "fetches")
+    made.close()
+
+
 def test_chunks_are_fetched_in_the_order_of_their_first_use(follow: Make) -> None:
     inodes = random.Random(3).sample(ALL, 100)
     planner = follow(1, inodes)
