@@ -71,7 +71,7 @@ class ThreadedFiller(ABC):
                 self._count_filled(files, complete)
             self._filled.append(Filled(chunk, complete))
 
-        self._put(_FILL, task)
+        self._put(_FILL, task, lambda: self._filled.append(Filled(chunk, False)))
 
     def drop(
         self, files: Inodes, then: Callable[[], None] = lambda: None, *, staged_only: bool = False
@@ -88,7 +88,7 @@ class ThreadedFiller(ABC):
                 self._dropped_bytes += int(self._snapshot.columns.length[files].sum())
             self._dropped.append(then)
 
-        self._put(_DROP, task)
+        self._put(_DROP, task, lambda: self._dropped.append(then))
 
     def take_filled(self) -> list[Filled]:
         """Return the fills that have ended, and call the `then` of each drop that has ended."""
@@ -136,18 +136,34 @@ class ThreadedFiller(ABC):
             self._filled_files += len(files)
             self._filled_bytes += size
 
-    def _put(self, name: str, task: _Task) -> None:
+    def _put(self, name: str, task: _Task, fail: _Task) -> None:
+        """Queue a task; if no thread can do it, note by `fail` that it has ended."""
         with self._lock:
             if self._is_closing:
                 return
-            if name not in self._queues:
-                self._queues[name] = queue.SimpleQueue()
-                args = (self._queues[name],)
-                for _ in range(_THREADS[name]):
-                    thread = threading.Thread(target=self._run, args=args, name=name, daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
-            self._queues[name].put(task)
+            if name in self._queues or self._starts(name):
+                self._queues[name].put(task)
+            else:
+                fail()
+                os.eventfd_write(self.wake_fd, 1)
+
+    def _starts(self, name: str) -> bool:
+        """Start the threads of a name; False if the process may have no more."""
+        tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        started = []
+        try:
+            for _ in range(_THREADS[name]):
+                thread = threading.Thread(target=self._run, args=(tasks,), name=name, daemon=True)
+                thread.start()
+                started.append(thread)
+        except RuntimeError as error:
+            log.warning("there is no thread for the page cache now: %s", error)
+            for _ in started:
+                tasks.put(None)
+            return False
+        self._queues[name] = tasks
+        self._threads += started
+        return True
 
     def _run(self, tasks: queue.SimpleQueue[_Task | None]) -> None:
         own_id = threading.get_native_id()

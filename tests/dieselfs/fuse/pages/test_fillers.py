@@ -278,6 +278,30 @@ def test_its_threads_are_known_while_they_live(ranges: RangeFiller, own_pids: se
     assert own_pids == set()
 
 
+def test_without_threads_nothing_is_done_until_there_are_some(
+    ranges: RangeFiller, monkeypatch: pytest.MonkeyPatch, own_pids: set[int]
+) -> None:
+    """It is told as the end of a fill that is incomplete, and of a drop."""
+    start, started = threading.Thread.start, 0
+
+    def fails(thread: threading.Thread) -> None:
+        nonlocal started
+        started += 1
+        if started != 1:  # the first of two that fill
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        ranges.fill(0, files_of(0))
+        assert filled(ranges, 1) == [Filled(0, False)]
+        dropped(ranges, files_of(0))
+    eventually(lambda: not own_pids, "an end of the thread that was started")
+    ranges.fill(0, files_of(0))
+    assert filled(ranges, 1) == [Filled(0, True)]
+    dropped(ranges, files_of(0))
+
+
 def test_closing_leaves_out_fills_and_not_drops(
     blobs: Blobs, helper: Helper, own_pids: set[int]
 ) -> None:
