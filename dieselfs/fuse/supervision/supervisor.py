@@ -463,7 +463,11 @@ class Supervisor:
             if entry["current"]:
                 self._current = mount
         for mount in self._mounts:
-            self._start(mount, Role.UPGRADE)
+            try:
+                self._start(mount, Role.UPGRADE)
+            except OSError as error:
+                mount.process = mount.retiring.pop()
+                log.error("no server can be started, so %d continues: %s", mount.process.pid, error)
 
 
 @contextmanager

@@ -128,6 +128,49 @@ def test_a_supervisor_that_cannot_start_a_server_tries_again(tmp_path: Path) -> 
                 supervisor.terminate()
 
 
+UPGRADED = """
+import os, sys
+from pathlib import Path
+from dieselfs.fuse.supervision.handover import Handed
+from dieselfs.fuse.supervision.supervisor import UPGRADE_VARIABLE, Supervisor
+
+program, folder = sys.argv[1], Path(sys.argv[2])
+fork = os.fork
+
+def serve(handed: Handed) -> int:
+    handed.keep({"front": "none"})
+    handed.is_ready()
+    (folder / str(handed.role)).write_text(str(os.getpid()))
+    while handed.channel.receive() is not None:
+        pass
+    return 1
+
+def refused() -> int:
+    os.fork = fork
+    raise BlockingIOError(11, "no more processes")
+
+if UPGRADE_VARIABLE in os.environ:
+    os.fork = refused
+
+sys.exit(Supervisor(serve, [sys.executable, "-c", program, program, str(folder)]).run())
+"""
+
+
+def test_an_upgrade_that_can_start_no_server_leaves_the_one_before(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", UPGRADED, UPGRADED, tmp_path]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as supervisor:
+        try:
+            number = (tmp_path / "first").read_text
+            first = int(eventually(number, "its number", ignored=FileNotFoundError))
+            supervisor.send_signal(signal.SIGUSR2)
+            assert supervisor.stderr is not None
+            eventually(lambda: f"so {first} continues" in supervisor.stderr.readline())
+            os.kill(first, signal.SIGKILL)
+            eventually((tmp_path / "resume").exists, "another server after it")
+        finally:
+            supervisor.terminate()
+
+
 def said(
     folder: Path, name: str, running: bool | None = None
 ) -> list[dict[str, dict[str, object]]]:
