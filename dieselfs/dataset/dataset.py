@@ -11,7 +11,7 @@ from chunkstore import store_settings
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
-from chunkstore.errors import ChunkStoreError, Corrupt, Denied
+from chunkstore.errors import ChunkStoreError, Corrupt, Denied, NotFound
 from chunkstore.object_keys import commit_key, commit_prefix
 from chunkstore.removal import finish_removal, is_removed, mark_removed, sweep_old_end
 from chunkstore.stores.folder_names import folder_names
@@ -169,11 +169,11 @@ def _sweep(store: ObjectStore, ref: DatasetRef) -> None:
     """
     for info in list(store.list(commit_prefix(ref.name))):
         generation = info.key.rpartition("/")[2]
-        if (
-            generation.isdigit()
-            and Commit.decode(store.get(info.key), int(generation)).dataset_id != ref.id
-        ):
-            store.delete(info.key)
+        if not generation.isdigit():
+            continue
+        with suppress(NotFound):  # its writer has deleted it meanwhile: see `publish`
+            if Commit.decode(store.get(info.key), int(generation)).dataset_id != ref.id:
+                store.delete(info.key)
 
 
 def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:

@@ -12,6 +12,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import CommitLog
 from chunkstore.errors import ChunkStoreError
+from chunkstore.object_keys import commit_key
 from chunkstore.removal import mark_removed
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
@@ -229,6 +230,25 @@ def test_a_late_commit_of_a_former_life_is_swept() -> None:
     remove_dataset(store, index, "pets")
     old.log.append(1, [])  # by a writer that was ended at once
     new = open_dataset(store, index, "pets", create=True)
+    put(new, {b"b": b"y"})
+    assert files_of(rebuilt(new)) == {b"b": b"y"}
+
+
+def test_a_late_commit_that_its_writer_deletes_while_it_is_swept() -> None:
+    class Deleting(StoreWrapper):
+        late = ""
+
+        def before(self, call: str, key: str) -> None:
+            if (call, key) == ("get", self.late):
+                self.late = ""
+                self.inner.delete(key)
+
+    store, index = Deleting(MemoryObjectStore()), MemoryStore()
+    old = open_dataset(store, index, "pets", create=True)
+    remove_dataset(store, index, "pets")
+    store.late = commit_key("pets", old.log.append(1, []).generation)
+    new = open_dataset(store, index, "pets", create=True)
+    assert new.born
     put(new, {b"b": b"y"})
     assert files_of(rebuilt(new)) == {b"b": b"y"}
 
