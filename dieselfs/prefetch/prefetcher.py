@@ -134,8 +134,9 @@ class Prefetcher:
     def follow(self, plan: Plan, wait_s: float = BEGIN_S) -> None:
         """Prefetch for one more plan, now or after its predecessor.
 
-        Raises `PlanTooLarge`, `OSError`, or what making a tracker raises. It returns when the plan's order is
-        laid out, some 0.5 s for 1.28 million files, or `wait_s` after the plan was accepted.
+        Raises `PlanTooLarge`, `OSError`, or what making a tracker raises. It returns when the
+        plan's order is laid out, some 0.5 s for 1.28 million files, or `wait_s` after the plan was
+        accepted.
         """
         if self._planner.add(plan, self._budget_bytes()):
             self._start(plan.snapshot)
