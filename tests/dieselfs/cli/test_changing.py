@@ -50,7 +50,7 @@ def test_rm_publishes_one_snapshot_as_put_does(
     def full(*_: object) -> None:
         raise StoreFull("no space left")
 
-    monkeypatch.setattr("dieselfs.snapshots.put_snapshots.publish_snapshot", full)
+    monkeypatch.setattr("dieselfs.snapshots.put_snapshots.publish_once", full)
     result = dlcmd("rm", "-y", "-r", "pets:dog")
     assert (result.code, "no space left; mounts without" in result.err) == (0, True)
 

@@ -57,7 +57,7 @@ def test_a_snapshot_that_cannot_be_published_does_not_undo_the_put(
     def full(*_: object) -> None:
         raise StoreFull("no space left")
 
-    monkeypatch.setattr("dieselfs.snapshots.put_snapshots.publish_snapshot", full)
+    monkeypatch.setattr("dieselfs.snapshots.put_snapshots.publish_once", full)
     (dataset / "a").write_bytes(b"a")
     result = dlcmd("put", f"{dataset}/", "pets", "-j", "1")
     assert result.code == 0
