@@ -228,12 +228,14 @@ class ServedConnection:
         may_fetch = True
         try:
             if isinstance(request, Read):
+                answer: Answer = NotCached()
                 found = cached_ranges(self.cached, request)
                 if found is None:
-                    answer: Answer = NotCached()
                     blocks = self._to_load(request)
                     may_fetch = request.may_fetch or not self._loads_cached
-                else:
+                if found is None and not blocks:  # all may have come between the two looks
+                    found = cached_ranges(self.cached, request)
+                if found is not None:
                     answer, parts = _DATA, found
             elif isinstance(request, Ping):
                 answer = Pong(self._service.status())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.object_store import Buffer
@@ -183,6 +184,24 @@ def test_what_may_not_be_fetched(ask: Ask, cached: PlainChunks) -> None:
     assert cached.loaded == []
     cached.coming.add(CacheBlock(MISSING).name)  # waiting for it costs nothing
     assert ask(ReadFile(MISSING, 0, 10, False)) == Data(memoryview(content(MISSING))[:10])
+
+
+@pytest.mark.parametrize("may_fetch", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_comes_while_it_is_looked_for_is_answered(
+    ask: Ask, cached: PlainChunks, monkeypatch: pytest.MonkeyPatch, whole: bool, may_fetch: bool
+) -> None:
+    """Else its reader would read it from the store once more."""
+
+    def look_early(_: ChunkId) -> None:
+        monkeypatch.undo()
+        cached.keep(CacheBlock(MISSING))
+
+    monkeypatch.setattr(cached, "payload", look_early)
+    expected = head(MISSING) + content(MISSING) if whole else content(MISSING)[:10]
+    read = ReadChunk(MISSING, may_fetch) if whole else ranges((MISSING, 0, 10), may_fetch=may_fetch)
+    assert ask(read) == Data(memoryview(expected))
+    assert cached.loaded == []
 
 
 def test_a_chunk_whose_head_was_not_kept(ask: Ask, cached: PlainChunks) -> None:
