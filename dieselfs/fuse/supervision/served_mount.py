@@ -73,7 +73,7 @@ class ServedMount:
     replaces_current: bool = False
     """It is of a refresh that has not ended."""
     told: dict[str, bool] = field(default_factory=dict)
-    """What its servers were told that holds until its end: the next ones are told it too."""
+    """Messages that hold until the mount ends. Its later servers get them too."""
     waits_for_server: bool = False
     """No server could be started for it, so the next check tries again."""
 

@@ -28,7 +28,7 @@ class Careful(StoreWrapper):
     denied = ""
     others: tuple[Callable[[], object], ...] = ()
     stored = ""
-    """What others do before the next object with such a key is stored."""
+    """The calls that come before the next object with such a key is stored, as other puts do."""
 
     def before(self, call: str, key: str) -> None:
         if call == "create" and self.stored in key:

@@ -313,35 +313,32 @@ def test_two_processes_do_not_write_one_blob(
     assert tried
 
 
-def followed_by_another(
-    snapshot: Snapshot, source: Counted, folder: Path
-) -> Callable[[ChunkRef], memoryview]:
-    """Let `source` remove the blob that it is read for when it is first asked, and another writer
-    begin it again and end early."""
+@pytest.fixture
+def another_writer(
+    snapshot: Snapshot, source: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When `source` is first asked, the blob is removed, and another writer begins it again and
+    ends early."""
     payload = source.payload
     has_begun: list[bool] = []
 
-    def replaced(chunk: ChunkRef) -> memoryview:
+    def after_another(chunk: ChunkRef) -> memoryview:
         if not has_begun:
             has_begun.append(True)
-            assert remove_blob(folder, snapshot) > 0
+            assert remove_blob(tmp_path, snapshot) > 0
             source.fails_after = 1
             with pytest.raises(NotFound):
-                write_blob(snapshot, source, folder, jobs=1)
+                write_blob(snapshot, source, tmp_path, jobs=1)
             source.fails_after = 1 << 30
         return payload(chunk)
 
-    return replaced
+    monkeypatch.setattr(source, "payload", after_another)
 
 
+@pytest.mark.usefixtures("another_writer")
 def test_one_that_is_removed_while_it_is_written_is_not_published(
-    packed: PackedDataset,
-    snapshot: Snapshot,
-    source: Counted,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    packed: PackedDataset, snapshot: Snapshot, source: Counted, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(source, "payload", followed_by_another(snapshot, source, tmp_path))
     with pytest.raises(LocalFileError, match="was removed while it was written"):
         write_blob(snapshot, source, tmp_path, jobs=1)
     assert find_blob(tmp_path, snapshot) is None
@@ -349,14 +346,10 @@ def test_one_that_is_removed_while_it_is_written_is_not_published(
     require_content(packed, snapshot, tmp_path)
 
 
+@pytest.mark.usefixtures("another_writer")
 def test_the_progress_of_one_that_is_removed_is_not_that_of_the_next(
-    packed: PackedDataset,
-    snapshot: Snapshot,
-    source: Counted,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    packed: PackedDataset, snapshot: Snapshot, source: Counted, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(source, "payload", followed_by_another(snapshot, source, tmp_path))
 
     def stop(chunks: int, size_bytes: int) -> None:
         if len(source.asked) > snapshot.chunk_count // 2:
