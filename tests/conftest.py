@@ -22,7 +22,11 @@ from tests.forked_programs import SSD_DEADLINE_S, daemons_are_forked
 from tests.huge_pages import use_huge_pages
 from tests.rewritten_asserts import rewrite_share
 
-pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
+pytest_plugins = [
+    "tests.emptied_folders",
+    "tests.services.redis_fixtures",
+    "tests.services.s3_fixtures",
+]
 
 GRACE_S = 60.0  # a daemon that was told to end may need a moment to be gone
 MARK = "DIESELFS_TEST_RUN"
