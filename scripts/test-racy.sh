@@ -25,8 +25,12 @@ end() {
         done
         sleep 1
     done
+    # Servers that tests share are no part of the group.
+    grep -lz "^RACY_ROUNDS=$folder\$" /proc/[0-9]*/environ 2>/dev/null |
+        cut -d / -f 3 | xargs -r kill 2>/dev/null || true
     # A worker that is interrupted in a test may leave the mount of that test.
-    awk -v "below=$folder/" 'index($5, below) == 1 {print $5}' /proc/self/mountinfo | tac | xargs -r -n 1 umount -l
+    awk -v "below=$folder/" 'index($5, below) == 1 {print $5}' /proc/self/mountinfo | tac |
+        while read -r point; do umount -l "$(printf %b "$point")"; done  # a space is written as \040
     rm -rf "$folder"
 }
 
@@ -37,6 +41,6 @@ if [[ -n ${DELAYS:-} ]]; then
 else
     stress-ng --cpu 4 --quiet &
 fi
-.venv/bin/python -m pytest -p tests.rounds --rounds "$rounds" -m "not long" -n 8 \
+RACY_ROUNDS=$folder .venv/bin/python -m pytest -p tests.rounds --rounds "$rounds" -m "not long" -n 8 \
     --basetemp "$folder/tests" -o console_output_style=count -q "$@" "${tests[@]}" &
 wait $!
