@@ -25,7 +25,8 @@ def pytest_runtest_makereport(
         item.stash[_HAS_FAILED] = True
     if report.when == "teardown" and _HAS_FAILED not in item.stash:
         folder: Path | None = getattr(item, "funcargs", {}).get("tmp_path")
-        if folder is not None:  # errors: a program that ends removes its files, too
+        if folder is not None:
+            # A program of the test that still ends may remove its files at the same time.
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(exist_ok=True)
     return report
