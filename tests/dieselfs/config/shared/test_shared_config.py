@@ -14,6 +14,7 @@ from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.assembly import open_store
 from dieselfs.cache.read_stack import client_settings
+from dieselfs.cache.ssd.settings import end_tiers
 from dieselfs.config import SHARED_KEYS, Config, load_config
 from dieselfs.config.shared import stored
 from dieselfs.config.shared.changes import set_shared, unset_shared
@@ -292,3 +293,4 @@ def test_connect_takes_the_settings_as_dlcmd_does(tmp_path: Path) -> None:
         assert settings.ssd.budget_bytes == 64 << 20
         retrying = client.dataset.store._retrying  # type: ignore[attr-defined]
         assert retrying._policy.operation_timeout_s == 7.0
+    end_tiers()
