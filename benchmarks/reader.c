@@ -3,7 +3,7 @@
  *   reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] [-s MOMENT] ROOT LIST
  *
  * LIST holds one path a line, relative to ROOT. Each thread takes a contiguous slice of it. Prints one line of JSON; `seconds` runs from the moment
- * when all threads are ready to the end of the last one. -w also times each file: `waits` are those that took longer than 1 ms, `longest` is one file's seconds. -r keeps a thread to
+ * when the first thread begins to the end of the last one. -w also times each file: `waits` are those that took longer than 1 ms, `longest` is one file's seconds. -r keeps a thread to
  * a pace, as a trainer would: a file is not opened before its turn. -s begins at a moment of CLOCK_MONOTONIC, so that several
  * processes begin together; `seconds` runs from that moment. -c also makes a checksum of content and position of all files (and is not for timing).
  */
@@ -30,7 +30,7 @@ static pthread_barrier_t ready;
 struct slice {
     size_t begin, end;
     uint64_t bytes, checksum, waits;
-    double longest;
+    double started, longest;
     pthread_t thread;
 };
 
@@ -69,7 +69,7 @@ static void *read_slice(void *argument)
         fail("memory");
     memset(buffer, 1, BUFFER_BYTES); /* so that no page of it is touched for the first time below */
     pthread_barrier_wait(&ready);
-    double begin = now();
+    double begin = slice->started = now();
     for (size_t i = slice->begin; i < slice->end; i++) {
         if (pace && begin + slice->bytes / pace > now() + 2e-4) /* less is not worth a sleep */
             sleep_until(begin + slice->bytes / pace);
@@ -164,6 +164,7 @@ int main(int argc, char **argv)
     double longest = 0;
     for (int t = 0; t < threads; t++) {
         pthread_join(slices[t].thread, NULL);
+        begin = slices[t].started < begin ? slices[t].started : begin; /* SCHED_FIFO may run them to their end first */
         bytes += slices[t].bytes;
         checksum += slices[t].checksum;
         waits += slices[t].waits;
