@@ -5,7 +5,8 @@
 #   scripts/test-racy.sh [ROUNDS [PYTEST-ARGUMENT...]]     20 rounds; the end says which tests failed
 #   DELAYS=0.005 scripts/test-racy.sh 1     no load, but delays at random (tests/delays/sitecustomize.py)
 #
-# Tests with the mark `long` are left out: they search or repeat by themselves. An interrupt leaves nothing behind.
+# Tests with the mark `long` are left out: they search or repeat by themselves. An interrupt leaves no process and no
+# mount behind; folders of interrupted tests may stay (/dev/shm/dieselfs-test-*, /tmp/pymp-*).
 # A test that fails here has a race. Mend the cause: an event, a given clock, or `tests/eventually.py`.
 set -euo pipefail
 unset PYTHONDONTWRITEBYTECODE  # each of hundreds of programs would compile every module that it imports
