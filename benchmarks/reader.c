@@ -2,10 +2,13 @@
  *
  *   reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] [-s MOMENT] ROOT LIST
  *
- * LIST holds one path a line, relative to ROOT. Each thread takes a contiguous slice of it. Prints one line of JSON; `seconds` runs from the moment
- * when the first thread begins to the end of the last one. -w also times each file: `waits` are those that took longer than 1 ms, `longest` is one file's seconds. -r keeps a thread to
- * a pace, as a trainer would: a file is not opened before its turn. -s begins at a moment of CLOCK_MONOTONIC, so that several
- * processes begin together; `seconds` runs from that moment. -c also makes a checksum of content and position of all files (and is not for timing).
+ * LIST holds one path a line, relative to ROOT. Each thread takes a contiguous slice of it. Prints
+ * one line of JSON; `seconds` runs from the moment when the first thread begins to the end of the
+ * last one. -w also times each file: `waits` are those that took longer than 1 ms, `longest` is one
+ * file's seconds. -r keeps a thread to a pace, as a trainer would: a file is not opened before its
+ * turn. -s begins at a moment of CLOCK_MONOTONIC, so that several processes begin together;
+ * `seconds` runs from that moment. -c also makes a checksum of content and position of all files
+ * (and is not for timing).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -164,7 +167,8 @@ int main(int argc, char **argv)
     double longest = 0;
     for (int t = 0; t < threads; t++) {
         pthread_join(slices[t].thread, NULL);
-        begin = slices[t].started < begin ? slices[t].started : begin; /* SCHED_FIFO may run them to their end first */
+        if (slices[t].started < begin) /* under SCHED_FIFO a thread may end before this one goes on */
+            begin = slices[t].started;
         bytes += slices[t].bytes;
         checksum += slices[t].checksum;
         waits += slices[t].waits;
