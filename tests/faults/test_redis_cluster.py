@@ -79,9 +79,9 @@ def test_a_fail_over_that_forgets(
     put: RepeatedPut, own_redis_cluster: RedisCluster, measured: Measured
 ) -> None:
     master, replica, key = master_and_replica(own_redis_cluster, put)
-    running = put.start(KillPoint(False, 2 * PHASES, PAUSED, of="put"))
     replica.pause()
     fill_the_pipe(master, key)
+    running = put.start(KillPoint(False, 2 * PHASES, PAUSED, of="put"))
     running.wait_for_pause()
     master.stop()
     replica.resume()
