@@ -13,7 +13,8 @@ cd "$(dirname "$0")/.."
 packages=(radosgw ceph-mon ceph-osd ceph-mgr ceph-common python3-rados curl)
 
 install() {
-    if ! command -v radosgw ceph-mon ceph-osd ceph-mgr ceph curl >/dev/null ||
+    local programs=(radosgw ceph-mon ceph-osd ceph-mgr ceph curl)
+    if (($(type -P "${programs[@]}" | wc -l) < ${#programs[@]})) ||
         ! ls /usr/lib/python3/dist-packages/rados.cpython-*.so >/dev/null 2>&1; then
         scripts/setup.sh --as-root "${packages[@]}"
     fi

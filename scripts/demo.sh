@@ -13,7 +13,6 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/dieselfs-demo
 work=$(mktemp -d -t dieselfs-demo.XXXXXX)
 mountpoint=$work/mnt
 export DIESELFS_STORE=file://$work/store DIESELFS_INDEX=lmdb://$work/index
-mkdir "$work/store"  # a store that is named has to exist, so that a typing error makes no new one
 # What the commands keep for a user (snapshots, logs of mounts) belongs to the demo as well.
 export XDG_CONFIG_HOME=$work/config XDG_DATA_HOME=$work/data
 export XDG_CACHE_HOME=$work/cache XDG_STATE_HOME=$work/state

@@ -66,20 +66,19 @@ install_missing() {
     local packages
     mapfile -t packages < <(missing)
     ((${#packages[@]})) || return 0
-    have apt-get || die "missing, please install what your distribution calls them: ${packages[*]}"
-    ((EUID == 0)) || have sudo || die "no root, no sudo; please have installed: ${packages[*]}"
-    say "installing ${packages[*]}"
-    if ((EUID == 0)); then
-        "$script" --as-root "${packages[@]}"
-    else
-        sudo "$script" --as-root "${packages[@]}"
-    fi
+    "$script" --as-root "${packages[@]}"
     hash -r
     mapfile -t packages < <(missing)
     ((${#packages[@]} == 0)) || die "still missing after the installation: ${packages[*]}"
 }
 
-install_as_root() {
+install_as_root() {  # install_as_root <Debian packages>; a user who is not root becomes it by sudo
+    have apt-get || die "missing, please install what your distribution calls them: $*"
+    if ((EUID != 0)); then
+        have sudo || die "no root, no sudo; please have installed: $*"
+        exec sudo "$script" --as-root "$@"
+    fi
+    say "installing $*"
     export DEBIAN_FRONTEND=noninteractive
     # Debian starts a service as soon as it is installed. The tests start servers of their own, so
     # this policy refuses every start while packages are installed, and then goes away.
@@ -148,8 +147,9 @@ extension_is_built() {
 
 build_extension() {
     say "building the C extensions"
-    "$VENV/bin/python" -c 'import setuptools' 2>/dev/null || pip_install 'setuptools>=77'
-    "$VENV/bin/python" setup.py --quiet build_ext --inplace
+    pip_install 'setuptools>=77'  # a new environment of Debian has an older one, or none
+    # All of them, or those whose own source did not change would stay older than the others' sources.
+    "$VENV/bin/python" setup.py --quiet build_ext --inplace --force
     extension_is_built || die "the extensions were not built; look-ups would work, but slowly"
 }
 

@@ -151,7 +151,7 @@ def steps_of(environment: Mapping[str, str], settings: Settings) -> list[Step]:
     declares = where == ("slurmd" if settings.declared_by == "nodes" else "slurmctld")
     if moment == "epilog":
         # What the prolog did is undone even if the comment was changed, or is wrong.
-        forgets = declares and _MARK.search(comment)
+        forgets = declares and _may_be_declared(comment)
         unmounted = _unmounted(job, settings) if where == "slurmd" else []
         return unmounted + ([_forgotten(job, settings)] if forgets else [])
     wish = wish_of(comment)
@@ -160,6 +160,14 @@ def steps_of(environment: Mapping[str, str], settings: Settings) -> list[Step]:
     declared = [_declared(job, wish, settings)] if declares and wish.speed else []
     is_mounted = where == "slurmd" and wish.mount == "yes"
     return declared + ([_mounted(job, wish, environment, settings)] if is_mounted else [])
+
+
+def _may_be_declared(comment: str) -> bool:
+    try:
+        wish = wish_of(comment)
+    except ValueError:
+        return True
+    return wish is not None and bool(wish.speed)
 
 
 def _declared(job: str, wish: Wish, settings: Settings) -> Step:

@@ -113,8 +113,9 @@ def test_an_epilog_forgets_a_job_whose_comment_is_wrong() -> None:
     assert commands("epilog_slurmctld", "dieselfs:sped=1") == ["alloc job rm 42"]
 
 
-def test_a_job_without_a_speed_is_not_declared() -> None:
-    assert commands("prolog_slurmctld", "dieselfs:dataset=pets") == []
+def test_a_job_without_a_speed_is_not_declared_nor_forgotten() -> None:
+    for context in ("prolog_slurmctld", "epilog_slurmctld"):
+        assert commands(context, "dieselfs:dataset=pets,mount=yes") == []
 
 
 def test_a_mount_is_made_where_the_administrator_says_and_removed(tmp_path: Path) -> None:

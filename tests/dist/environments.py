@@ -28,8 +28,9 @@ class Environment:
     def run(self, program: str, *arguments: str | Path, path: str | None = None) -> str:
         """Run a program of the environment; return all that it prints."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-        if memory := os.environ.get("DIESELFS_MEMORY_FOLDER"):
-            variables["DIESELFS_MEMORY_FOLDER"] = memory
+        for name in ("DIESELFS_MEMORY_FOLDER", "DIESELFS_LOG_FOLDER"):
+            if folder := os.environ.get(name):
+                variables[name] = folder
         variables |= {"HOME": str(self.home)} | ({} if path is None else {"PATH": path})
         done = subprocess.run(
             [self.folder / "bin" / program, *arguments],
@@ -91,7 +92,9 @@ def build_sdist(folder: Path) -> Path:
             (copy / path).write_bytes((CHECKOUT / path).read_bytes())
     built = folder / _build("build_sdist", copy, folder)
     with tarfile.open(built) as packed:
-        packed.extractall(folder, filter="data")
+        # Python 3.11 before 3.11.4 knows no filters, and later ones warn without one.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(folder)
     return folder / built.name.removesuffix(".tar.gz")
 
 

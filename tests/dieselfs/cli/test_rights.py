@@ -13,8 +13,11 @@ import pytest
 from chunkstore.chunk_id import print_id
 from chunkstore.commit_log import find_dataset
 from dieselfs.assembly import open_store
+from dieselfs.cache.jobs.redis_jobs import RedisJobs
+from dieselfs.errors import RegistryUnavailable
 from metadata.errors import IndexDenied
 from metadata.kv.redis_leases import RedisLeaseSet
+from tests.dieselfs.cache.jobs.made_jobs import ORDER, made_record
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.docs.blocks import blocks_of
 from tests.services.redis_processes import RedisProcess
@@ -127,6 +130,23 @@ def test_peers_meet_at_the_key_of_their_task_alone(own_redis_server: RedisProces
         leases.entries()
     leases.close()
     others.close()
+
+
+def test_job_records_need_the_pattern_of_the_page(own_redis_server: RedisProcess) -> None:
+    words = on_page("writer.acl").partition("~")[0].replace("PASSWORD", PASSWORD).split()
+    [pattern] = re.findall(r"`(~dieselfs:\{jobs\}\S*)`", PAGE.read_text())
+    url = own_redis_server.url.replace("://", f"://imagenet-writer:{PASSWORD}@")
+    jobs, record = RedisJobs(url), made_record()
+    with own_redis_server.client() as client:
+        client.execute_command(*words, "~dieselfs:{run1}:peers")
+        with pytest.raises(RegistryUnavailable, match="refused access"):
+            jobs.publish(record, ORDER)
+        client.execute_command("ACL", "SETUSER", "imagenet-writer", pattern)
+    jobs.publish(record, ORDER)
+    assert jobs.records() == [record]
+    assert jobs.order(ORDER.id) is not None
+    jobs.withdraw(record.reader)
+    jobs.close()
 
 
 def test_a_reader_needs_no_index(
