@@ -224,6 +224,7 @@ class Client:
         from dieselfs.housekeeping.dataset_users import lasting_users
         from dieselfs.snapshots.lifecycle import remove_local
 
+        self._require_open()
         store, name = self.dataset.store, self.dataset.ref.name
         if not force:
             lasting_users(store, name).check_none()
@@ -349,6 +350,7 @@ class Client:
 
         It needs `open_memory` and a snapshot.
         """
+        self._require_open()
         if self._reading is None or self._reading.samples is None:
             raise UsageError(
                 "samples need a snapshot and node memory", "call load_meta and open_memory"
@@ -403,16 +405,15 @@ class Client:
         from dieselfs.dataset.path_filter import Glob
 
         wanted = Glob(pattern)
-        if self.exists(wanted.top):
-            for found in self.walk(wanted.top):
-                if wanted.matches(found.path):
-                    yield found.path
+        below = self.walk(wanted.top) if self.exists(wanted.top) else iter(())
+        return (found.path for found in below if wanted.matches(found.path))
 
     def committed_ns(self, generation: int) -> int | None:
         """Return the time of a commit by its writer's clock: when its files were uploaded.
 
         None if the commit is lost or damaged. Costs one get from the store.
         """
+        self._require_open()
         try:
             return self.dataset.log.read(generation).time_ns
         except (NotFound, Corrupt):
@@ -588,6 +589,7 @@ class Client:
 
     def statistics(self) -> ClientStatistics:
         """Return the counters; send a message to the master of the node memory, if that is open."""
+        self._require_open()
         reading = self._reading
         if reading is None:
             return ClientStatistics()
@@ -600,6 +602,7 @@ class Client:
 
     def sibling(self) -> Client:
         """Open a client of the same dataset and snapshot for another thread, which closes it."""
+        self._require_open()
         sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd)
         if self.snapshot is not None:
             sibling.load_meta(self.snapshot.path, check_fresh=False)
@@ -631,6 +634,7 @@ class Client:
             self._close_replaced()
 
     def __enter__(self) -> Client:
+        self._require_open()
         return self
 
     def __exit__(

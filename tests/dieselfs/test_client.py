@@ -22,6 +22,7 @@ from metadata.errors import (
     PathConflict,
     PathIsLink,
     PathNotFound,
+    SnapshotClosed,
     SnapshotRefused,
     SnapshotStale,
 )
@@ -600,12 +601,30 @@ def test_a_closed_client_can_be_closed_again(places: Places) -> None:
         client.open_memory,
         client.shuffle,
         client.save_meta,
+        client.statistics,
+        client.sibling,
+        client.delete_dataset,
+        client.__enter__,
+        lambda: client.committed_ns(1),
+        lambda: client.glob("*"),
+        lambda: client.samples,
     ]
     for call in calls:
         with pytest.raises(UsageError, match="the client of pets is closed"):
             call()
     assert repr(client) == "<Client pets, closed>"
     assert places.client().get("a") == b"x"  # store and index are the caller's
+
+
+def test_what_a_closed_client_has_given_says_so(places: Places) -> None:
+    with places.client() as client:
+        client.put(b"x", "a")
+        client.load_meta(client.save_meta())
+        snapshot, walk = client.snapshot, client.walk()
+    assert snapshot is not None
+    for use in (lambda: next(walk), lambda: snapshot.content, lambda: snapshot.resolve("a")):
+        with pytest.raises(SnapshotClosed, match="is closed: open it again"):
+            use()
 
 
 def test_slashes_at_the_ends_of_a_path_do_not_count(places: Places) -> None:
