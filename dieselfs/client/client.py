@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from chunkstore.keep_together import KeepTogether
     from dieselfs.cache.ports.peer_settings import PeerSettings
     from dieselfs.cache.ports.verified_source import VerifiedSource
+    from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.ssd.settings import SsdChoice
     from dieselfs.cache.task.node_memory import NodeMemory
     from dieselfs.cache.task.sample_reader import SampleReader
@@ -505,19 +506,28 @@ class Client:
                 f"node memory needs Linux, and this is {sys.platform}", "`get` works here"
             )
         if self._reading is None:
-            from dieselfs.cache.read_stack import client_settings
             from dieselfs.client.memory_reading import MemoryReading
 
-            snapshot = self.snapshot
-            settings = client_settings(
-                memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd, config=self._config
-            )
-            self._reading = MemoryReading(
-                self.dataset, settings, self._expected, join=snapshot is not None
-            )
-            if snapshot is not None:
-                self._reading.show(snapshot)
-                self._read_path = self._reading.read_path
+            settings = self.read_settings(budget_bytes, task, peers)
+            self._reading = MemoryReading(self.dataset, settings, self._expected, self.snapshot)
+            self._read_path = self._reading.read_path
+
+    def read_settings(
+        self,
+        memory_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
+    ) -> ReadSettings:
+        """Return the settings with which this client reads through node memory; see `open_memory`.
+
+        They come from the arguments, and from what the client was connected with.
+        """
+        self._require_open()
+        from dieselfs.cache.read_stack import client_settings
+
+        return client_settings(
+            memory_bytes=memory_bytes, task=task, peers=peers, ssd=self.ssd, config=self._config
+        )
 
     def prefetch(
         self,
@@ -603,7 +613,8 @@ class Client:
     def sibling(self) -> Client:
         """Open a client of the same dataset and snapshot for another thread, which closes it."""
         self._require_open()
-        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd)
+        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd, **self._packing)
+        sibling._config = self._config
         if self.snapshot is not None:
             sibling.load_meta(self.snapshot.path, check_fresh=False)
         return sibling
@@ -711,7 +722,6 @@ class Client:
         self._lookup = SnapshotLookup(snapshot)
         self._expected.add(snapshot)
         if reading is not None:
-            reading.memory.join()
             reading.show(snapshot)
             self._read_path = reading.read_path
 

@@ -21,27 +21,30 @@ class MemoryReading:
     """Node memory and a client's place in it. For one thread at a time; reads survive a fork."""
 
     def __init__(
-        self, dataset: Dataset, settings: ReadSettings, expected: ExpectedFiles, join: bool
+        self,
+        dataset: Dataset,
+        settings: ReadSettings,
+        expected: ExpectedFiles,
+        snapshot: Snapshot | None,
     ) -> None:
-        """Join the task's memory now, or with `join` False when it is first needed."""
+        """Join the task's memory to read a snapshot; without one, when `show` gives it."""
         self.stack = ReadStack(dataset.ref, dataset.store, settings, expected)
-        self.memory = self.stack.open_memory(join=join)
+        if snapshot is not None:
+            self.stack.read_by_requests(snapshot)
+        self.memory = self.stack.open_memory(join=snapshot is not None)
         self.samples: SampleReader | None = None
         """The reader of files by inode; None until a snapshot is shown."""
         self.position: ReadingPosition | None = None
         self._position_owner = os.getpid()
+        if snapshot is not None:
+            self.samples = SampleReader(snapshot, self.memory)
 
     def show(self, snapshot: Snapshot) -> None:
         """Read the files of a snapshot from now on, without a plan."""
         self.end_plan()
+        self.stack.read_by_requests(snapshot)
+        self.memory.join()
         self.samples = SampleReader(snapshot, self.memory)
-        own = None if self.stack.allocations is None else self.stack.allocations.own
-        if own is not None:
-            from dieselfs.allocation.readers.followed_progress import stored_bytes
-
-            own.reads(stored_bytes(snapshot))
-            own.measures_fetches()
-        self.stack.warm_up(snapshot)
 
     @property
     def read_path(self) -> Callable[[DatasetPath], bytes] | None:

@@ -61,7 +61,7 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         with nullcontext(source) if isinstance(source, Client) else source() as client:
             snapshot = snapshot_of(client)
             found = class_folders(snapshot, under, extensions)
-            self._source = SampleSource.open(snapshot, client.dataset, memory)
+            self._source = SampleSource.open(snapshot, client, memory)
         self.classes = found.classes
         self.class_to_idx = {name: number for number, name in enumerate(found.classes)}
         self.inodes = found.inodes
@@ -96,7 +96,7 @@ class DieselDataset(Dataset[tuple[Any, int]]):
 
     def close(self) -> None:
         """Leave the node's memory. Later reads come from the store."""
-        self._source.memory.close()
+        self._source.close()
 
     def _sample(self, index: int, data: bytes) -> tuple[Any, Any]:
         sample, target = self.loader(data), int(self.targets[index])

@@ -88,7 +88,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         else:
             with nullcontext(source) if isinstance(source, Client) else source() as client:
                 snapshot = snapshot_of(client)
-                self._source = SampleSource.open(snapshot, client.dataset, memory)
+                self._source = SampleSource.open(snapshot, client, memory)
         self.part_inodes: Inodes = sample_parts(self.snapshot, self.parts, under, missing)
         """The inodes of the files: a row for each sample, a column for each part."""
 
@@ -129,7 +129,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def close(self) -> None:
         """Leave the node's memory. Later reads come from the store."""
         if isinstance(self._source, SampleSource):
-            self._source.memory.close()
+            self._source.close()
 
     def _samples(self, rows: Inodes) -> list[Any]:
         """Return samples by their rows. The loops go over parts: that takes half the time."""

@@ -603,6 +603,7 @@ def test_a_closed_client_can_be_closed_again(places: Places) -> None:
         client.save_meta,
         client.statistics,
         client.sibling,
+        client.read_settings,
         client.delete_dataset,
         client.__enter__,
         lambda: client.committed_ns(1),

@@ -20,6 +20,7 @@ from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers.followed_progress import stored_bytes
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.task import master_process
 from dieselfs.cache.task.node_memory import NodeMemory
@@ -425,4 +426,7 @@ def test_a_helper_keeps_its_datasets_quota(
             ),
             "what is held",
         )
+        assert client.snapshot is not None
+        size = stored_bytes(client.snapshot)
+        assert {lease.dataset_bytes for lease in directory.leases()} == {size}
         assert client.get_many(paths) == list(map(packed.files.get, paths))
