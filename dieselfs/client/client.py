@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 from weakref import WeakSet
 
 from chunkstore.chunk_id import ChunkId
@@ -255,6 +255,8 @@ class Client:
         file's.
         """
         lookup, reading = self._names(), self._reading
+        if isinstance(files, str | bytes):
+            raise UsageError(f"get_many takes several files, not {files!r}", "write get for one")
         if not len(files):
             return []
         if not isinstance(lookup, SnapshotLookup):
@@ -278,7 +280,8 @@ class Client:
         requests. The contents are those of the attributes, even if the paths have others now.
         Raises `Corrupt`, `Unavailable`, and `NotFound` if a purge has moved the files meanwhile.
         """
-        return self._source().read_many(extents_of(self._names(), files))
+        names = self._names()
+        return self._source().read_many(extents_of(names, files)) if files else []
 
     def stream_file(self, file: FileStat) -> Iterator[bytes | memoryview]:
         """Yield the content of one file of any size in verified blocks of 4 MiB.
@@ -429,6 +432,12 @@ class Client:
     def __bool__(self) -> bool:
         return True
 
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a client cannot be pickled: it has connections and may have puts under way",
+            "connect in the process that uses it, or pass a DieselDataset to spawned workers",
+        )
+
     def __repr__(self) -> str:
         version = "" if self.snapshot is None else f"@{self.snapshot.id}"
         closed = ", closed" if self._is_closed else ""
@@ -436,14 +445,14 @@ class Client:
 
     # Snapshots and memory
 
-    def save_meta(self, folder: Path | None = None) -> Path:
+    def save_meta(self, folder: os.PathLike[str] | str | None = None) -> Path:
         """DL_save_meta: write a snapshot of the dataset's present state; return its path."""
         from dieselfs.snapshots.lifecycle import build
 
         self.flush()
-        return build(self.dataset, folder or self._snapshot_folder)
+        return build(self.dataset, self._snapshot_folder if folder is None else Path(folder))
 
-    def load_meta(self, which: Path | str, *, check_fresh: bool | None = None) -> None:
+    def load_meta(self, which: os.PathLike[str] | str, *, check_fresh: bool | None = None) -> None:
         """DL_load_meta: answer metadata from a snapshot from now on.
 
         `which` is a file, or a string: a tag, a snapshot's id or its beginning, or a generation;
@@ -454,15 +463,23 @@ class Client:
         """
         self._require_open()
         if isinstance(which, str):
+            if "/" in which:
+                raise UsageError(
+                    f"{which} is no tag, snapshot id or generation",
+                    f"write pathlib.Path({which!r}) for a file",
+                )
             from dieselfs.snapshots.snapshot_choice import find_snapshot
 
             check_fresh = bool(check_fresh)
             path = find_snapshot(
                 which, self.dataset.ref.name, self._snapshot_folder, self.dataset.store
             )
-        else:
-            check_fresh = check_fresh is not False
-            path = which
+        elif isinstance(which, os.PathLike):
+            check_fresh, path = check_fresh is not False, Path(which)
+        else:  # a number would be a descriptor of this process
+            raise UsageError(
+                f"{which!r} is neither a file nor a string", "write a generation as a string: '2'"
+            )
         if self._writing is not None:
             self._writing.close()
         snapshot = Snapshot.open(path)

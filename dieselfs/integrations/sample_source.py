@@ -88,9 +88,6 @@ class SampleSource:
 def snapshot_of(client: Client) -> Snapshot:
     """Return the snapshot that a client has loaded, or else one of the dataset's present state.
 
-    It is opened again, so that the client may be closed.
+    It is the caller's, so the client may be closed, and goes on to answer as before.
     """
-    if client.snapshot is None:
-        client.load_meta(client.save_meta(), check_fresh=False)  # another writer may be at work
-    assert client.snapshot is not None
-    return Snapshot.open(client.snapshot.path)
+    return Snapshot.open(client.save_meta() if client.snapshot is None else client.snapshot.path)

@@ -99,14 +99,12 @@ class ChunkShuffleSampler(DistributedSampler[int]):
 
         `UsageError` names the sample that is not in the mount, or the two that are one file.
         """
-        # Integers of NumPy would make a state that neither JSON nor `torch.load` reads.
-        seed, rank, world_size = (n if n is None else index(n) for n in (seed, rank, world_size))
-        group_size = index(group_size)
         ranks_given = rank is not None or world_size is not None
         found = distributed_rank()
         rank = found[0] if rank is None else rank
         world_size = found[1] if world_size is None else world_size
-        ShuffleParameters(seed or 0, 0, group_size, rank, world_size)  # checks them
+        # It checks them, and NumPy's integers would make a state that JSON does not take.
+        checked = ShuffleParameters(seed or 0, 0, group_size, rank, world_size)
         if progress not in ("delivered", "drawn"):
             raise UsageError(
                 f"progress is {progress!r}", 'pass progress="delivered" or progress="drawn"'
@@ -117,7 +115,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         self.dataset = samples if isinstance(samples, Dataset) else range(len(self._samples))  # type: ignore[assignment]
         self._seed_given = seed is not None
         self._ranks_given = ranks_given
-        self.seed = seed or 0
+        self.seed = checked.seed
         self.shuffle = True
         self.drop_last = drop_last = bool(drop_last)
         self.batch_size = batch_size
@@ -127,7 +125,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         self._asked_epoch: int | None = None
         """The epoch of the last `set_epoch`."""
         self._is_counted_next = False
-        self._divide(Division(world_size, group_size, drop_last), rank)
+        self._divide(Division(checked.world_size, checked.group_size, drop_last), checked.rank)
         listener = listener_of(samples, self._samples.mount_root) if publish else None
         self._publisher = PlanPublisher(listener)
         self._begin_epoch()
@@ -198,8 +196,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch. The epoch of a loaded state continues where it was left."""
-        epoch = index(epoch)
-        ShuffleParameters(self.seed, epoch)  # checks it
+        epoch = ShuffleParameters(self.seed, epoch).epoch  # checked
         self._follow_process_group()
         self._asked_epoch = epoch
         self._stays_over = False

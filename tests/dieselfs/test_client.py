@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import random
 import threading
 from collections.abc import Callable
@@ -615,6 +616,25 @@ def test_a_closed_client_can_be_closed_again(places: Places) -> None:
             call()
     assert repr(client) == "<Client pets, closed>"
     assert places.client().get("a") == b"x"  # store and index are the caller's
+
+
+def test_arguments_of_other_kinds(places: Places, tmp_path: Path) -> None:
+    """A number is no snapshot: it would be a descriptor of this process."""
+    with places.client() as client:
+        client.put(b"x", "a")
+        assert client.save_meta(str(tmp_path)).parent == tmp_path
+        calls: list[tuple[Callable[[], object], str]] = [
+            (lambda: client.get(Path("a")), "is str or bytes, not PosixPath"),  # type: ignore[arg-type]
+            (lambda: client.load_meta(2), "2 is neither a file nor a string"),  # type: ignore[arg-type]
+            (lambda: client.load_meta("/a.snapshot"), "/a.snapshot is no tag"),
+            (lambda: client.get_many("ab"), "takes several files, not 'ab'"),
+            (lambda: client.prefetch(chunks=["x"]), "'x' is not the id of a chunk"),
+            (lambda: pickle.dumps(client), "a client cannot be pickled"),
+        ]
+        for call, message in calls:
+            with pytest.raises(UsageError, match=message):
+                call()
+        assert client.read_files([]) == []
 
 
 def test_what_a_closed_client_has_given_says_so(places: Places) -> None:

@@ -157,6 +157,9 @@ def test_a_client_that_has_loaded_no_snapshot(
     monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(memory_folder))
     with client_of_one_process(tmp_path) as client:
         ours = DieselDataset(client, loader=name_in)
+        client.put(b"later", "cat/2")
+        client.flush()
+        assert client.get("cat/2") == b"later"  # it answers from its index as before
     assert (ours[0], ours[1]) == (("cat/1", 0), ("", 1))
     ours.close()
     assert ours[0] == ("cat/1", 0)
