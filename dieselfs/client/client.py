@@ -504,7 +504,7 @@ class Client:
         task: str | None = None,
         peers: PeerSettings | None = None,
     ) -> None:
-        """Read through the node's shared memory from now on; do nothing if it is open.
+        """Read through the node's shared memory from now on; if it is open, ask for the budget.
 
         All clients that name the same task share its memory; by default these are all that read
         this dataset on the node. The budget is the task's, by default a share of the free memory;
@@ -522,12 +522,15 @@ class Client:
             raise NotYetSupported(
                 f"node memory needs Linux, and this is {sys.platform}", "`get` works here"
             )
-        if self._reading is None:
-            from dieselfs.client.memory_reading import MemoryReading
+        from dieselfs.client.memory_reading import MemoryReading, checked_budget
 
+        budget_bytes = checked_budget(budget_bytes)
+        if self._reading is None:
             settings = self.read_settings(budget_bytes, task, peers)
             self._reading = MemoryReading(self.dataset, settings, self._expected, self.snapshot)
             self._read_path = self._reading.read_path
+        elif budget_bytes is not None:
+            self._reading.memory.set_budget(budget_bytes)
 
     def read_settings(
         self,

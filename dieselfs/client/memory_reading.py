@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from operator import index
+from typing import SupportsIndex
 
 from dieselfs.cache.read_settings import ReadSettings
 from dieselfs.cache.read_stack import ReadStack
 from dieselfs.cache.task.sample_reader import SampleReader
 from dieselfs.client.path_arguments import ENCODING, ERRORS, NAMES_ARE_UTF8, DatasetPath, encoded
 from dieselfs.dataset.dataset import Dataset
+from dieselfs.errors import UsageError
 from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
 from dieselfs.prefetch.reading_position import ReadingPosition, files_between_positions
 from dieselfs.shuffle.order import ShuffledOrder
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
+
+
+def checked_budget(budget_bytes: int | None) -> int | None:
+    """Return the memory that a caller wants; `UsageError` for what is not a number of bytes."""
+    if budget_bytes is None:
+        return None
+    if not isinstance(budget_bytes, SupportsIndex) or index(budget_bytes) < 1:
+        raise UsageError(
+            f"{budget_bytes!r} is not a size of node memory", "write a number of bytes: 8 << 30"
+        )
+    return index(budget_bytes)
 
 
 class MemoryReading:

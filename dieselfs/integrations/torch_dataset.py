@@ -45,7 +45,7 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         target_transform: Callable[[int], Any] | None = None,
         loader: Load = decode_image,
         *,
-        extensions: Sequence[str] | None = None,
+        extensions: str | Sequence[str] | None = None,
         memory: NodeMemory | None = None,
     ) -> None:
         """Open the samples.

@@ -618,6 +618,17 @@ def test_a_closed_client_can_be_closed_again(places: Places) -> None:
     assert places.client().get("a") == b"x"  # store and index are the caller's
 
 
+@pytest.mark.parametrize(
+    "packing",
+    [{"target_bytes": 0}, {"target_bytes": 2 << 30}, {"open_chunks": 3}, {"open_chunks": 0},
+     {"keep_together": "folder"}],
+)  # fmt: skip
+def test_packing_that_is_none_creates_no_dataset(places: Places, packing: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=next(iter(packing))):
+        places.client(**packing)
+    assert list(places.store.list("")) == []
+
+
 def test_arguments_of_other_kinds(places: Places, tmp_path: Path) -> None:
     """A number is no snapshot: it would be a descriptor of this process."""
     with places.client() as client:
@@ -629,6 +640,8 @@ def test_arguments_of_other_kinds(places: Places, tmp_path: Path) -> None:
             (lambda: client.load_meta("/a.snapshot"), "/a.snapshot is no tag"),
             (lambda: client.get_many("ab"), "takes several files, not 'ab'"),
             (lambda: client.prefetch(chunks=["x"]), "'x' is not the id of a chunk"),
+            (lambda: client.open_memory("1GiB"), "'1GiB' is not a size"),  # type: ignore[arg-type]
+            (lambda: client.open_memory(-1), "-1 is not a size"),
             (lambda: pickle.dumps(client), "a client cannot be pickled"),
         ]
         for call, message in calls:

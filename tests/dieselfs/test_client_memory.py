@@ -246,6 +246,7 @@ def test_too_little_memory_for_a_plan_is_refused_with_what_fits(packed: Packed) 
             client.shuffle(seed=1, group_size=8, memory_bytes=6 * 8192, task="too-little")
         assert "a group size of" in str(refused.value.hint)
         assert plans_of(client) == []
+        assert len(client.shuffle(seed=1, group_size=8, memory_bytes=1 << 20)) == 300
 
 
 def test_a_child_that_closes_leaves_its_parents_plan(packed: Packed) -> None:

@@ -89,6 +89,8 @@ def test_classes_are_the_folders_of_a_directory(dataset_of: Make) -> None:
     assert len(dataset_of("/val/")) == 50
     assert len(dataset_of("val", extensions=(".BIN", ".jpg"))) == 50
     assert len(dataset_of("val", extensions=(".jpg",))) == 0
+    assert len(dataset_of("val", extensions="bin")) == 50
+    assert len(dataset_of("val", extensions=".min")) == 0
     with pytest.raises(UsageError, match="no such directory"):
         dataset_of("test")
     with pytest.raises(UsageError, match="no folders"):
