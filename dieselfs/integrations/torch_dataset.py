@@ -51,8 +51,8 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         """Open the samples.
 
         `source` is a client, or a function that makes one, which is closed again. The dataset
-        itself needs only the client's store. It reads the snapshot that the client has loaded, or
-        else the dataset's present state.
+        itself needs only the client's store and settings. It reads the snapshot that the client has
+        loaded, or else the dataset's present state; the client stays as it is.
 
         `under` is the directory with one folder a class; for `extensions` see `class_folders`.
         `loader` makes a sample of a file's bytes; in spawned workers, it and the transforms must be
