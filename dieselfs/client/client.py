@@ -504,7 +504,9 @@ class Client:
         task: str | None = None,
         peers: PeerSettings | None = None,
     ) -> None:
-        """Read through the node's shared memory from now on; if it is open, ask for the budget.
+        """Read through the node's shared memory from now on.
+
+        If it is open, only the budget is asked for; another task's name raises `UsageError`.
 
         All clients that name the same task share its memory; by default these are all that read
         this dataset on the node. The budget is the task's, by default a share of the free memory;
@@ -529,8 +531,8 @@ class Client:
             settings = self.read_settings(budget_bytes, task, peers)
             self._reading = MemoryReading(self.dataset, settings, self._expected, self.snapshot)
             self._read_path = self._reading.read_path
-        elif budget_bytes is not None:
-            self._reading.memory.set_budget(budget_bytes)
+        else:
+            self._reading.ask(budget_bytes, task if peers is None else peers.task)
 
     def read_settings(
         self,

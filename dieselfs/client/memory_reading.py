@@ -60,6 +60,17 @@ class MemoryReading:
         self.memory.join()
         self.samples = SampleReader(snapshot, self.memory)
 
+    def ask(self, budget_bytes: int | None, task: str | None) -> None:
+        """Ask for a budget, if it is given; `UsageError` if the memory is that of another task."""
+        present = self.stack.folder.path.name
+        if task not in (None, "", present):
+            raise UsageError(
+                f"this client reads through the node memory of task {present}, not of {task}",
+                "name the task in the first call that opens node memory",
+            )
+        if budget_bytes is not None:
+            self.memory.set_budget(budget_bytes)
+
     @property
     def read_path(self) -> Callable[[DatasetPath], bytes] | None:
         """The function that returns a whole file; None until a snapshot is shown."""

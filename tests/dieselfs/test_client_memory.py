@@ -247,6 +247,8 @@ def test_too_little_memory_for_a_plan_is_refused_with_what_fits(packed: Packed) 
         assert "a group size of" in str(refused.value.hint)
         assert plans_of(client) == []
         assert len(client.shuffle(seed=1, group_size=8, memory_bytes=1 << 20)) == 300
+        with pytest.raises(UsageError, match="memory of task too-little, not of other"):
+            client.shuffle(task="other")
 
 
 def test_a_child_that_closes_leaves_its_parents_plan(packed: Packed) -> None:
