@@ -81,6 +81,7 @@ class ChunkShuffleLoader(DataLoader[Batch]):
             self.sampler.check_iteration(iteration)
             self.sampler.delivered(number * samples)
             yield batch
+            self.sampler.check_not_followed(iteration)  # its workers' next batch is not ours then
         self.sampler.ended(iteration)
 
     def state_dict(self) -> dict[str, Any]:

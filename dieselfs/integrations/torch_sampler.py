@@ -257,6 +257,11 @@ class ChunkShuffleSampler(DistributedSampler[int]):
                 "give each loader a sampler of its own, and call set_epoch between two epochs",
             )
 
+    def check_not_followed(self, iteration: object) -> None:
+        """Raise `UsageError` if another iteration has begun after `iteration`."""
+        if self._has_begun:
+            self.check_iteration(iteration)
+
     def check_dataset(self, dataset: Any) -> None:
         """Raise `UsageError` if `dataset` is seen to be another than this sampler's."""
         self._samples.check_same(dataset)

@@ -223,6 +223,18 @@ def test_two_loaders_over_one_sampler(pets: MadeDataset) -> None:
     assert other.state_dict()["stages"][0]["samples_done"] == 32
 
 
+def test_an_iteration_that_has_ended_takes_no_batch_of_the_next(pets: MadeDataset) -> None:
+    """Workers that stay give the batches of both iterations."""
+    loader = loader_of(pets, workers=WORKERS[3])
+    ended, present = iter(loader), iter(loader)
+    next(ended)
+    found = next(present).tolist()
+    with pytest.raises(UsageError, match="another loader"):
+        next(ended)
+    found += [sample for batch in present for sample in batch.tolist()]
+    assert found == list(loader_of(pets).sampler)
+
+
 def test_the_epoch_is_set_within_an_epoch(pets: MadeDataset) -> None:
     loader = loader_of(pets)
     reading = iter(loader)
