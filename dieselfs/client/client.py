@@ -124,13 +124,14 @@ class Client:
         """DL_connect: open a dataset and update an index that is behind.
 
         Raises `DatasetNotFound` unless `create` is given. `target_bytes` is the size of chunks (4
-        MiB), `open_chunks` how many are filled at a time (64; 1 keeps the order of the puts), and
-        `keep_together` ("none", "sample", "directory") says which files, put one after the other,
-        share a chunk. A new dataset remembers them, and they are by default what the dataset
-        remembers; a put raises `Refused` if that cannot be used. `ssd` is the tier that caches
-        chunks between store and memory; by default the configuration names it (DIESELFS_SSD). With
-        `warmup` in its settings, the whole dataset is loaded there in the background as soon as a
-        snapshot and node memory are open.
+        MiB), `open_chunks` how many are filled at a time (64, or another power of two; 1 keeps the
+        order of the puts), and `keep_together` ("none", "sample", "directory") says which files,
+        put one after the other, share a chunk. A new dataset remembers them, and they are by
+        default what the dataset remembers; a put raises `Refused` if that cannot be used, and
+        `UsageError` for what makes no chunk. `ssd` is the tier that caches chunks between store and
+        memory; by default the configuration names it (DIESELFS_SSD). With `warmup` in its settings,
+        the whole dataset is loaded there in the background as soon as a snapshot and node memory
+        are open.
         """
         given: dict[str, Any] = {
             "target_bytes": target_bytes,
