@@ -80,8 +80,8 @@ def through_mount(shard: Shard) -> Iterator[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         with dieselfs.mount(shard.dataset, Path(folder, "mnt")) as root:
             for epoch in range(shard.epochs):
-                names = Path(root, shard.list_of(epoch)).read_text(errors="surrogateescape")
-                yield from (Path(root, name).read_bytes() for name in names.splitlines())
+                names = Path(root, shard.list_of(epoch)).read_bytes().split(b"\n")[:-1]
+                yield from (Path(root, os.fsdecode(name)).read_bytes() for name in names)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -72,11 +72,11 @@ def train(arguments: argparse.Namespace) -> None:
         network.load_state_dict(checkpoint["network"])
         optimizer.load_state_dict(checkpoint["optimizer"])
         loader.load_state_dict(checkpoint["order"])
-        print(f"going on in epoch {order.epoch + 1}: {len(order):,} images are left of it")
+        print(f"going on in epoch {order.epoch + 1}: {order.samples_left:,} images are left of it")
 
     for epoch in range(order.epoch, arguments.epochs):
         loader.set_epoch(epoch)
-        left = len(order)  # all images, unless the epoch was begun by an earlier run
+        left = order.samples_left  # all images, unless the epoch was begun by an earlier run
         if not left:
             continue  # that run had just ended it
         seen = right = 0

@@ -16,6 +16,7 @@ MetadataError
 ├── IndexBehind            the index lacks commits of the store and may not be written: check it,
 │                          or use a new one
 ├── SnapshotRefused        the file is not a sound snapshot, or of another dataset: tell the user
+├── SnapshotClosed         the caller closed the snapshot: open it again
 ├── SnapshotStale          the dataset is newer: refresh, or continue deliberately
 ├── KernelImageTooLarge    a file of the dataset, or all of them, do not fit an image: mount
 │                          without one
@@ -95,6 +96,10 @@ class IndexBehind(MetadataError):
 
 class SnapshotRefused(MetadataError):
     """The file is damaged, foreign, or a snapshot of another dataset."""
+
+
+class SnapshotClosed(MetadataError, AttributeError):
+    """The snapshot was closed before this use of it."""
 
 
 class SnapshotStale(MetadataError):

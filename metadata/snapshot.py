@@ -22,7 +22,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from chunkstore.chunk_format import DatasetRef, are_links
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from metadata import snapshot_bulk, snapshot_verification
-from metadata.errors import SnapshotRefused
+from metadata.errors import SnapshotClosed, SnapshotRefused
 from metadata.mapped_file import MappedFile, guarded
 from metadata.path_lookup import PathLookup, encoded, path_lookup
 from metadata.snapshot_format import (
@@ -134,7 +134,7 @@ class Snapshot:
             snapshot_verification.check_content(snapshot.header, snapshot.columns)
 
     def close(self) -> None:
-        """Release the map; the snapshot is unusable afterwards.
+        """Release the map; later uses of the snapshot's content raise `SnapshotClosed`.
 
         Arrays that are still referenced elsewhere keep the map alive until they are freed.
         """
@@ -193,6 +193,13 @@ class Snapshot:
     def content(self) -> memoryview:
         """The bytes of the file. Valid until `close`."""
         return memoryview(self._map)
+
+    if not TYPE_CHECKING:  # a misspelt attribute stays an error of the type checker
+
+        def __getattr__(self, name: str) -> Any:
+            if "_map" not in vars(self):
+                raise SnapshotClosed(f"snapshot {vars(self).get('path')} is closed: open it again")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self).open, (self.path,)

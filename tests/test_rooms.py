@@ -243,7 +243,6 @@ ARROWS = {
         "dataset": "filters say which files are copied",
     },
     "client": {
-        "allocation.readers": "a client says how large the dataset is that its job reads",
         "cache": "the settings of what it reads through",
         "cache.ports": "settings of peers are arguments",
         "cache.ssd": "an SSD tier is an argument",
@@ -262,7 +261,6 @@ ARROWS = {
     "integrations": {
         "cache.task": "samples are read from node memory",
         "client": "a dataset without a mount is opened as a client",
-        "dataset": "for its name",
         "prefetch": "samplers write plans",
         "cache": "node memory is opened",
         "shuffle": "samplers take shuffled orders",

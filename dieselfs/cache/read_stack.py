@@ -217,6 +217,19 @@ class ReadStack:
             allocations.keeps_memory(memory.set_quota, memory.cached_bytes)
         return memory
 
+    def read_by_requests(self, snapshot: Snapshot) -> None:
+        """Note that this process reads a snapshot, and shows what it reads by its fetches alone.
+
+        An allocator learns the dataset's size from this. A helper learns it if `open_memory`
+        starts it afterwards. The SSD is warmed up, as `warm_up` says.
+        """
+        if self.allocations is not None:
+            from dieselfs.allocation.readers.followed_progress import stored_bytes
+
+            self.allocations.reads(stored_bytes(snapshot))
+            self.allocations.measures_fetches()
+        self.warm_up(snapshot)
+
     def warm_up(self, snapshot: Snapshot) -> None:
         """Load a snapshot's chunks onto the SSD in the background, if the settings ask for it."""
         ssd = self._settings.ssd

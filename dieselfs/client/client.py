@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 from weakref import WeakSet
 
 from chunkstore.chunk_id import ChunkId
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from chunkstore.keep_together import KeepTogether
     from dieselfs.cache.ports.peer_settings import PeerSettings
     from dieselfs.cache.ports.verified_source import VerifiedSource
+    from dieselfs.cache.read_settings import ReadSettings
     from dieselfs.cache.ssd.settings import SsdChoice
     from dieselfs.cache.task.node_memory import NodeMemory
     from dieselfs.cache.task.sample_reader import SampleReader
@@ -123,13 +124,14 @@ class Client:
         """DL_connect: open a dataset and update an index that is behind.
 
         Raises `DatasetNotFound` unless `create` is given. `target_bytes` is the size of chunks (4
-        MiB), `open_chunks` how many are filled at a time (64; 1 keeps the order of the puts), and
-        `keep_together` ("none", "sample", "directory") says which files, put one after the other,
-        share a chunk. A new dataset remembers them, and they are by default what the dataset
-        remembers; a put raises `Refused` if that cannot be used. `ssd` is the tier that caches
-        chunks between store and memory; by default the configuration names it (DIESELFS_SSD). With
-        `warmup` in its settings, the whole dataset is loaded there in the background as soon as a
-        snapshot and node memory are open.
+        MiB), `open_chunks` how many are filled at a time (64, or another power of two; 1 keeps the
+        order of the puts), and `keep_together` ("none", "sample", "directory") says which files,
+        put one after the other, share a chunk. A new dataset remembers them, and they are by
+        default what the dataset remembers; a put raises `Refused` if that cannot be used, and
+        `UsageError` for what makes no chunk. `ssd` is the tier that caches chunks between store and
+        memory; by default the configuration names it (DIESELFS_SSD). With `warmup` in its settings,
+        the whole dataset is loaded there in the background as soon as a snapshot and node memory
+        are open.
         """
         given: dict[str, Any] = {
             "target_bytes": target_bytes,
@@ -224,6 +226,7 @@ class Client:
         from dieselfs.housekeeping.dataset_users import lasting_users
         from dieselfs.snapshots.lifecycle import remove_local
 
+        self._require_open()
         store, name = self.dataset.store, self.dataset.ref.name
         if not force:
             lasting_users(store, name).check_none()
@@ -253,6 +256,8 @@ class Client:
         file's.
         """
         lookup, reading = self._names(), self._reading
+        if isinstance(files, str | bytes):
+            raise UsageError(f"get_many takes several files, not {files!r}", "write get for one")
         if not len(files):
             return []
         if not isinstance(lookup, SnapshotLookup):
@@ -276,7 +281,8 @@ class Client:
         requests. The contents are those of the attributes, even if the paths have others now.
         Raises `Corrupt`, `Unavailable`, and `NotFound` if a purge has moved the files meanwhile.
         """
-        return self._source().read_many(extents_of(self._names(), files))
+        names = self._names()
+        return self._source().read_many(extents_of(names, files)) if files else []
 
     def stream_file(self, file: FileStat) -> Iterator[bytes | memoryview]:
         """Yield the content of one file of any size in verified blocks of 4 MiB.
@@ -349,6 +355,7 @@ class Client:
 
         It needs `open_memory` and a snapshot.
         """
+        self._require_open()
         if self._reading is None or self._reading.samples is None:
             raise UsageError(
                 "samples need a snapshot and node memory", "call load_meta and open_memory"
@@ -403,16 +410,15 @@ class Client:
         from dieselfs.dataset.path_filter import Glob
 
         wanted = Glob(pattern)
-        if self.exists(wanted.top):
-            for found in self.walk(wanted.top):
-                if wanted.matches(found.path):
-                    yield found.path
+        below = self.walk(wanted.top) if self.exists(wanted.top) else iter(())
+        return (found.path for found in below if wanted.matches(found.path))
 
     def committed_ns(self, generation: int) -> int | None:
         """Return the time of a commit by its writer's clock: when its files were uploaded.
 
         None if the commit is lost or damaged. Costs one get from the store.
         """
+        self._require_open()
         try:
             return self.dataset.log.read(generation).time_ns
         except (NotFound, Corrupt):
@@ -427,6 +433,12 @@ class Client:
     def __bool__(self) -> bool:
         return True
 
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a client cannot be pickled: it has connections and may have puts under way",
+            "connect in the process that uses it, or pass a DieselDataset to spawned workers",
+        )
+
     def __repr__(self) -> str:
         version = "" if self.snapshot is None else f"@{self.snapshot.id}"
         closed = ", closed" if self._is_closed else ""
@@ -434,14 +446,14 @@ class Client:
 
     # Snapshots and memory
 
-    def save_meta(self, folder: Path | None = None) -> Path:
+    def save_meta(self, folder: os.PathLike[str] | str | None = None) -> Path:
         """DL_save_meta: write a snapshot of the dataset's present state; return its path."""
         from dieselfs.snapshots.lifecycle import build
 
         self.flush()
-        return build(self.dataset, folder or self._snapshot_folder)
+        return build(self.dataset, self._snapshot_folder if folder is None else Path(folder))
 
-    def load_meta(self, which: Path | str, *, check_fresh: bool | None = None) -> None:
+    def load_meta(self, which: os.PathLike[str] | str, *, check_fresh: bool | None = None) -> None:
         """DL_load_meta: answer metadata from a snapshot from now on.
 
         `which` is a file, or a string: a tag, a snapshot's id or its beginning, or a generation;
@@ -452,15 +464,23 @@ class Client:
         """
         self._require_open()
         if isinstance(which, str):
+            if "/" in which:
+                raise UsageError(
+                    f"{which} is no tag, snapshot id or generation",
+                    f"write pathlib.Path({which!r}) for a file",
+                )
             from dieselfs.snapshots.snapshot_choice import find_snapshot
 
             check_fresh = bool(check_fresh)
             path = find_snapshot(
                 which, self.dataset.ref.name, self._snapshot_folder, self.dataset.store
             )
-        else:
-            check_fresh = check_fresh is not False
-            path = which
+        elif isinstance(which, os.PathLike):
+            check_fresh, path = check_fresh is not False, Path(which)
+        else:  # a number would be a descriptor of this process
+            raise UsageError(
+                f"{which!r} is neither a file nor a string", "write a generation as a string: '2'"
+            )
         if self._writing is not None:
             self._writing.close()
         snapshot = Snapshot.open(path)
@@ -485,7 +505,9 @@ class Client:
         task: str | None = None,
         peers: PeerSettings | None = None,
     ) -> None:
-        """Read through the node's shared memory from now on; do nothing if it is open.
+        """Read through the node's shared memory from now on.
+
+        If it is open, only the budget is asked for; another task's name raises `UsageError`.
 
         All clients that name the same task share its memory; by default these are all that read
         this dataset on the node. The budget is the task's, by default a share of the free memory;
@@ -503,20 +525,32 @@ class Client:
             raise NotYetSupported(
                 f"node memory needs Linux, and this is {sys.platform}", "`get` works here"
             )
-        if self._reading is None:
-            from dieselfs.cache.read_stack import client_settings
-            from dieselfs.client.memory_reading import MemoryReading
+        from dieselfs.client.memory_reading import MemoryReading, checked_budget
 
-            snapshot = self.snapshot
-            settings = client_settings(
-                memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd, config=self._config
-            )
-            self._reading = MemoryReading(
-                self.dataset, settings, self._expected, join=snapshot is not None
-            )
-            if snapshot is not None:
-                self._reading.show(snapshot)
-                self._read_path = self._reading.read_path
+        budget_bytes = checked_budget(budget_bytes)
+        if self._reading is None:
+            settings = self.read_settings(budget_bytes, task, peers)
+            self._reading = MemoryReading(self.dataset, settings, self._expected, self.snapshot)
+            self._read_path = self._reading.read_path
+        else:
+            self._reading.ask(budget_bytes, task if peers is None else peers.task)
+
+    def read_settings(
+        self,
+        memory_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
+    ) -> ReadSettings:
+        """Return the settings with which this client reads through node memory; see `open_memory`.
+
+        They come from the arguments, and from what the client was connected with.
+        """
+        self._require_open()
+        from dieselfs.cache.read_stack import client_settings
+
+        return client_settings(
+            memory_bytes=memory_bytes, task=task, peers=peers, ssd=self.ssd, config=self._config
+        )
 
     def prefetch(
         self,
@@ -588,6 +622,7 @@ class Client:
 
     def statistics(self) -> ClientStatistics:
         """Return the counters; send a message to the master of the node memory, if that is open."""
+        self._require_open()
         reading = self._reading
         if reading is None:
             return ClientStatistics()
@@ -600,7 +635,9 @@ class Client:
 
     def sibling(self) -> Client:
         """Open a client of the same dataset and snapshot for another thread, which closes it."""
-        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd)
+        self._require_open()
+        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd, **self._packing)
+        sibling._config = self._config
         if self.snapshot is not None:
             sibling.load_meta(self.snapshot.path, check_fresh=False)
         return sibling
@@ -631,6 +668,7 @@ class Client:
             self._close_replaced()
 
     def __enter__(self) -> Client:
+        self._require_open()
         return self
 
     def __exit__(
@@ -707,7 +745,6 @@ class Client:
         self._lookup = SnapshotLookup(snapshot)
         self._expected.add(snapshot)
         if reading is not None:
-            reading.memory.join()
             reading.show(snapshot)
             self._read_path = reading.read_path
 

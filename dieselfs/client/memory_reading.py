@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from operator import index
+from typing import SupportsIndex
 
 from dieselfs.cache.read_settings import ReadSettings
 from dieselfs.cache.read_stack import ReadStack
 from dieselfs.cache.task.sample_reader import SampleReader
 from dieselfs.client.path_arguments import ENCODING, ERRORS, NAMES_ARE_UTF8, DatasetPath, encoded
 from dieselfs.dataset.dataset import Dataset
+from dieselfs.errors import UsageError
 from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
 from dieselfs.prefetch.reading_position import ReadingPosition, files_between_positions
 from dieselfs.shuffle.order import ShuffledOrder
@@ -17,31 +20,56 @@ from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 
 
+def checked_budget(budget_bytes: int | None) -> int | None:
+    """Return the memory that a caller wants; `UsageError` for what is not a number of bytes."""
+    if budget_bytes is None:
+        return None
+    if not isinstance(budget_bytes, SupportsIndex) or index(budget_bytes) < 1:
+        raise UsageError(
+            f"{budget_bytes!r} is not a size of node memory", "write a number of bytes: 8 << 30"
+        )
+    return index(budget_bytes)
+
+
 class MemoryReading:
     """Node memory and a client's place in it. For one thread at a time; reads survive a fork."""
 
     def __init__(
-        self, dataset: Dataset, settings: ReadSettings, expected: ExpectedFiles, join: bool
+        self,
+        dataset: Dataset,
+        settings: ReadSettings,
+        expected: ExpectedFiles,
+        snapshot: Snapshot | None,
     ) -> None:
-        """Join the task's memory now, or with `join` False when it is first needed."""
+        """Join the task's memory to read a snapshot; without one, when `show` gives it."""
         self.stack = ReadStack(dataset.ref, dataset.store, settings, expected)
-        self.memory = self.stack.open_memory(join=join)
+        if snapshot is not None:
+            self.stack.read_by_requests(snapshot)
+        self.memory = self.stack.open_memory(join=snapshot is not None)
         self.samples: SampleReader | None = None
         """The reader of files by inode; None until a snapshot is shown."""
         self.position: ReadingPosition | None = None
         self._position_owner = os.getpid()
+        if snapshot is not None:
+            self.samples = SampleReader(snapshot, self.memory)
 
     def show(self, snapshot: Snapshot) -> None:
         """Read the files of a snapshot from now on, without a plan."""
         self.end_plan()
+        self.stack.read_by_requests(snapshot)
+        self.memory.join()
         self.samples = SampleReader(snapshot, self.memory)
-        own = None if self.stack.allocations is None else self.stack.allocations.own
-        if own is not None:
-            from dieselfs.allocation.readers.followed_progress import stored_bytes
 
-            own.reads(stored_bytes(snapshot))
-            own.measures_fetches()
-        self.stack.warm_up(snapshot)
+    def ask(self, budget_bytes: int | None, task: str | None) -> None:
+        """Ask for a budget, if it is given; `UsageError` if the memory is that of another task."""
+        present = self.stack.folder.path.name
+        if task not in (None, "", present):
+            raise UsageError(
+                f"this client reads through the node memory of task {present}, not of {task}",
+                "name the task in the first call that opens node memory",
+            )
+        if budget_bytes is not None:
+            self.memory.set_budget(budget_bytes)
 
     @property
     def read_path(self) -> Callable[[DatasetPath], bytes] | None:

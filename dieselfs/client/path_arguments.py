@@ -24,7 +24,12 @@ ERRORS: Final = sys.getfilesystemencodeerrors()
 def encoded(path: DatasetPath) -> bytes:
     """Return the bytes of a path, without slashes at its ends."""
     # This is os.fsencode, but faster.
-    data = path if isinstance(path, bytes) else path.encode(ENCODING, ERRORS)
+    try:
+        data = path if isinstance(path, bytes) else path.encode(ENCODING, ERRORS)
+    except AttributeError:
+        raise UsageError(
+            f"a path in a dataset is str or bytes, not {type(path).__name__}", "write str(path)"
+        ) from None
     return data.strip(b"/")
 
 

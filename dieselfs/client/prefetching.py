@@ -51,7 +51,7 @@ def selected_chunks(
     else:
         paths = [wanted] if isinstance(wanted, str | bytes) else list(wanted)
         found = chunks_of_paths(snapshot, paths)
-    named = [ChunkId.parse(chunk) if isinstance(chunk, str) else chunk for chunk in chunks]
+    named = [_parsed(chunk) if isinstance(chunk, str) else chunk for chunk in chunks]
     return list(dict.fromkeys([*found, *_named_chunks(snapshot, named)]))
 
 
@@ -115,6 +115,13 @@ class Tiers:
         target = ClusterTarget(self.dataset.store, snapshot, chunks, settings)
         name = _name(snapshot, f"the cache cluster {settings.name}")
         return WarmUpHandle(name, WarmUp(target, chunks), target.close)
+
+
+def _parsed(chunk: str) -> ChunkId:
+    try:
+        return ChunkId.parse(chunk)
+    except ValueError:
+        raise UsageError(f"{chunk!r} is not the id of a chunk") from None
 
 
 def _named_chunks(snapshot: Snapshot, named: Sequence[ChunkId]) -> list[ChunkRef]:

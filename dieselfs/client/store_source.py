@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from chunkstore.chunk_reader import ChunkReader
@@ -15,6 +16,7 @@ from dieselfs.cache.jobs.job_name import job_name
 from dieselfs.config import TASK_VARIABLE, Config, load_config
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import NotYetSupported
+from metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from dieselfs.cache.ports.verified_source import VerifiedSource
@@ -60,4 +62,8 @@ def store_source(
         allocation=client_allocation(config, None, os.environ),
     )
     stack = ReadStack(dataset.ref, dataset.store, settings, ExpectedFiles())
+    if stack.allocations is not None and has_job:
+        with suppress(MetadataError):  # a snapshot is read without an index too
+            stack.allocations.reads(dataset.namespace.state().bytes)
+        stack.allocations.measures_fetches()
     return stack.source, stack.close

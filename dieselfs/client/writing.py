@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import BinaryIO
+from operator import index
+from typing import BinaryIO, get_args
 
-from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS
+from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from chunkstore.keep_together import KeepTogether
 from chunkstore.packing_settings import Order, PackingSettings
 from chunkstore.stores.object_store import Buffer
@@ -29,6 +30,20 @@ class WriterOptions:
     open_chunks: int | None = None
     keep_together: KeepTogether | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for settings with which nothing could be packed."""
+        size, chunks, kept = self.target_bytes, self.open_chunks, self.keep_together
+        if size is not None and not MIN_CHUNK_BYTES <= index(size) <= MAX_CHUNK_BYTES:
+            raise UsageError(
+                f"target_bytes={size}: a chunk has 4 KiB to 1 GiB", "4 << 20 suits most"
+            )
+        if chunks is not None and (chunks < 1 or chunks & (chunks - 1)):
+            raise UsageError(f"open_chunks={chunks} is not a power of two", "64 suits most")
+        if kept not in (None, *get_args(KeepTogether)):
+            raise UsageError(
+                f"keep_together={kept!r}", f"write one of {', '.join(get_args(KeepTogether))}"
+            )
 
     @property
     def choice(self) -> PackingChoice:

@@ -27,7 +27,7 @@ class ClassFolders:
 
 
 def class_folders(
-    snapshot: Snapshot, under: str = "", extensions: Sequence[str] | None = None
+    snapshot: Snapshot, under: str = "", extensions: str | Sequence[str] | None = None
 ) -> ClassFolders:
     """Return every file below a folder of `under`; that folder is the file's class, at any depth.
 
@@ -74,8 +74,9 @@ def _order_of_directories(snapshot: Snapshot) -> npt.NDArray[np.int64]:
 
 
 def _with_extension(
-    snapshot: Snapshot, inodes: npt.NDArray[np.integer], extensions: Sequence[str]
+    snapshot: Snapshot, inodes: npt.NDArray[np.integer], extensions: str | Sequence[str]
 ) -> npt.NDArray[np.bool_]:
+    extensions = (extensions,) if isinstance(extensions, str) else extensions
     endings = tuple(os.fsencode(extension.lower()) for extension in extensions)
     paths = snapshot.paths_text(inodes, b"\0").lower().split(b"\0")[:-1]
     return np.fromiter((path.endswith(endings) for path in paths), np.bool_, len(paths))

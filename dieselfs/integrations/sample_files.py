@@ -7,7 +7,6 @@ M paths takes about a second.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,12 +19,8 @@ import xxhash
 
 from chunkstore.chunk_format import are_links
 from dieselfs.errors import UsageError
-from dieselfs.prefetch.announcement import (
-    CONTROL_FOLDER,
-    SNAPSHOT_DOCUMENT,
-    mount_above,
-    mount_document,
-)
+from dieselfs.integrations.mounted_snapshot import mounted_snapshot
+from dieselfs.prefetch.announcement import mount_above
 from metadata.snapshot import Snapshot
 
 _RESOLVED_AT_ONCE: Final = 65536
@@ -33,7 +28,6 @@ _RESOLVED_AT_ONCE: Final = 65536
 
 Their strings are copied, without the path of the mount, a batch at a time.
 """
-_COPIED_AT_ONCE: Final = 1 << 20
 _HOW: Final = (
     "give a dataset with `samples` as ImageFolder has them, a Subset of one, a DieselDataset, "
     "or the list of its samples' paths by index"
@@ -189,37 +183,8 @@ def opened_snapshot(
         return snapshot
     if snapshot is None:
         assert root is not None
-        snapshot = mount_document(Path(root)).get("snapshot_file")
-        if snapshot is None:
-            raise UsageError(
-                f"mount {root} does not name the snapshot that it shows", "pass it: snapshot=…"
-            )
-        try:
-            return Snapshot.open(snapshot)
-        except OSError as error:  # another user's, or not in this mount namespace
-            return _snapshot_through(Path(root), error)
+        return mounted_snapshot(Path(root))
     return Snapshot.open(snapshot)
-
-
-def _snapshot_through(root: Path, why: OSError) -> Snapshot:
-    """Return the snapshot that a mount shows, as its control directory has it.
-
-    It is copied into memory that forked workers share: the file ends with its server, and a mapping
-    of it would end the process then. `why` says why the snapshot's own file cannot be opened.
-    """
-    copy = os.memfd_create("dieselfs-snapshot", os.MFD_CLOEXEC)
-    try:
-        shown = root / CONTROL_FOLDER / SNAPSHOT_DOCUMENT
-        with open(shown, "rb") as source, open(copy, "wb", closefd=False) as target:
-            shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
-        return Snapshot.open(f"/proc/self/fd/{copy}")
-    except OSError as error:
-        raise UsageError(
-            f"cannot open the snapshot of the mount {root}: {why}; nor through the mount: {error}",
-            "pass it: snapshot=…",
-        ) from None
-    finally:
-        os.close(copy)
 
 
 def _inodes_of(

@@ -9,11 +9,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Self
 
-from dieselfs.cache.read_stack import ReadStack, client_settings
+from dieselfs.cache.read_stack import ReadStack
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.task.sample_reader import Inodes, SampleReader
 from dieselfs.client import Client
-from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
 from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
 from dieselfs.snapshots.expected_files import ExpectedFiles
@@ -30,18 +29,34 @@ class SampleSource:
     snapshot: Snapshot
     memory: NodeMemory
     reader: SampleReader
+    stack: ReadStack | None = None
+    """What lies below the memory, if this process has opened it for the source."""
 
     @classmethod
-    def open(cls, snapshot: Snapshot, dataset: Dataset, memory: NodeMemory | None = None) -> Self:
-        """Open the files of a snapshot.
+    def open(cls, snapshot: Snapshot, client: Client, memory: NodeMemory | None = None) -> Self:
+        """Open the files of a snapshot, with the client's store and settings.
 
         `memory` is by default that of the task that the environment names, with its peers, or else
         that of all processes that read this dataset on the node.
         """
-        if memory is None:
-            settings, expected = client_settings(), ExpectedFiles(snapshot)
-            memory = ReadStack(dataset.ref, dataset.store, settings, expected).open_memory()
-        return cls(snapshot, memory, SampleReader(snapshot, memory))
+        if memory is not None:
+            return cls(snapshot, memory, SampleReader(snapshot, memory))
+        dataset = client.dataset
+        stack = ReadStack(
+            dataset.ref, dataset.store, client.read_settings(), ExpectedFiles(snapshot)
+        )
+        stack.read_by_requests(snapshot)
+        memory = stack.open_memory()
+        return cls(snapshot, memory, SampleReader(snapshot, memory), stack)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), (self.snapshot, self.memory, self.reader)
+
+    def close(self) -> None:
+        """Leave the node's memory. Later reads come from the store."""
+        self.memory.close()
+        if self.stack is not None:
+            self.stack.close()
 
     def read_many(self, inodes: Inodes) -> list[bytes]:
         """Return whole files, in order."""
@@ -73,9 +88,6 @@ class SampleSource:
 def snapshot_of(client: Client) -> Snapshot:
     """Return the snapshot that a client has loaded, or else one of the dataset's present state.
 
-    It is opened again, so that the client may be closed.
+    It is the caller's, so the client may be closed, and goes on to answer as before.
     """
-    if client.snapshot is None:
-        client.load_meta(client.save_meta(), check_fresh=False)  # another writer may be at work
-    assert client.snapshot is not None
-    return Snapshot.open(client.snapshot.path)
+    return Snapshot.open(client.save_meta() if client.snapshot is None else client.snapshot.path)

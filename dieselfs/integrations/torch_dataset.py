@@ -45,14 +45,14 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         target_transform: Callable[[int], Any] | None = None,
         loader: Load = decode_image,
         *,
-        extensions: Sequence[str] | None = None,
+        extensions: str | Sequence[str] | None = None,
         memory: NodeMemory | None = None,
     ) -> None:
         """Open the samples.
 
         `source` is a client, or a function that makes one, which is closed again. The dataset
-        itself needs only the client's store. It reads the snapshot that the client has loaded, or
-        else the dataset's present state.
+        itself needs only the client's store and settings. It reads the snapshot that the client has
+        loaded, or else the dataset's present state; the client stays as it is.
 
         `under` is the directory with one folder a class; for `extensions` see `class_folders`.
         `loader` makes a sample of a file's bytes; in spawned workers, it and the transforms must be
@@ -61,7 +61,7 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         with nullcontext(source) if isinstance(source, Client) else source() as client:
             snapshot = snapshot_of(client)
             found = class_folders(snapshot, under, extensions)
-            self._source = SampleSource.open(snapshot, client.dataset, memory)
+            self._source = SampleSource.open(snapshot, client, memory)
         self.classes = found.classes
         self.class_to_idx = {name: number for number, name in enumerate(found.classes)}
         self.inodes = found.inodes
@@ -96,7 +96,7 @@ class DieselDataset(Dataset[tuple[Any, int]]):
 
     def close(self) -> None:
         """Leave the node's memory. Later reads come from the store."""
-        self._source.memory.close()
+        self._source.close()
 
     def _sample(self, index: int, data: bytes) -> tuple[Any, Any]:
         sample, target = self.loader(data), int(self.targets[index])

@@ -41,21 +41,28 @@ class ChunkShuffleLoader(DataLoader[Batch]):
     ) -> None:
         """Create a loader; without a sampler it uses one with its defaults.
 
-        Raises `UsageError` for options that would give another order.
+        Raises `UsageError` for another sampler, and for options that would give another order.
         """
         other = {"shuffle", "batch_sampler"} & {name for name in options if options[name]}
+        if not options.get("in_order", True):
+            other.add("in_order=False")
         if other:
             raise UsageError(
                 f"{', '.join(sorted(other))} cannot be set: the sampler determines the order, so "
                 "that its state can be saved",
                 "leave it out, or use an ordinary DataLoader",
             )
-        super().__init__(
-            dataset, batch_size, sampler=sampler or ChunkShuffleSampler(dataset), **options
-        )
+        sampler = ChunkShuffleSampler(dataset) if sampler is None else sampler
+        if not isinstance(sampler, ChunkShuffleSampler):
+            raise UsageError(
+                f"the sampler is a {type(sampler).__name__}, whose order has no state to save",
+                "pass a ChunkShuffleSampler, or use an ordinary DataLoader",
+            )
+        super().__init__(dataset, batch_size, sampler=sampler, **options)
         self.sampler.check_dataset(dataset)
-        # A Trainer that resumes skips batches of this batch sampler, and sets only its epoch.
-        setattr(self.batch_sampler, "set_epoch", self.sampler.set_epoch)  # noqa: B010
+        if self.batch_sampler is not None:
+            # A Trainer that resumes skips its batches, and sets only its epoch.
+            setattr(self.batch_sampler, "set_epoch", self.sampler.set_epoch)  # noqa: B010
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the sampler."""
@@ -74,6 +81,8 @@ class ChunkShuffleLoader(DataLoader[Batch]):
             self.sampler.check_iteration(iteration)
             self.sampler.delivered(number * samples)
             yield batch
+            self.sampler.check_not_followed(iteration)  # its workers' next batch is not ours then
+        self.sampler.ended(iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far training is in the epoch: see `ChunkShuffleSampler.state_dict`."""

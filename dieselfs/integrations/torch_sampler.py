@@ -103,7 +103,8 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         found = distributed_rank()
         rank = found[0] if rank is None else rank
         world_size = found[1] if world_size is None else world_size
-        ShuffleParameters(seed or 0, 0, group_size, rank, world_size)  # checks them
+        # It checks them, and NumPy's integers would make a state that JSON does not take.
+        checked = ShuffleParameters(seed or 0, 0, group_size, rank, world_size)
         if progress not in ("delivered", "drawn"):
             raise UsageError(
                 f"progress is {progress!r}", 'pass progress="delivered" or progress="drawn"'
@@ -114,9 +115,9 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         self.dataset = samples if isinstance(samples, Dataset) else range(len(self._samples))  # type: ignore[assignment]
         self._seed_given = seed is not None
         self._ranks_given = ranks_given
-        self.seed = seed or 0
+        self.seed = checked.seed
         self.shuffle = True
-        self.drop_last = drop_last
+        self.drop_last = drop_last = bool(drop_last)
         self.batch_size = batch_size
         self.in_flight = in_flight
         self.progress = progress
@@ -124,7 +125,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         self._asked_epoch: int | None = None
         """The epoch of the last `set_epoch`."""
         self._is_counted_next = False
-        self._divide(Division(world_size, group_size, drop_last), rank)
+        self._divide(Division(checked.world_size, checked.group_size, drop_last), checked.rank)
         listener = listener_of(samples, self._samples.mount_root) if publish else None
         self._publisher = PlanPublisher(listener)
         self._begin_epoch()
@@ -171,7 +172,8 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         self._done: int | None = 0
         """Samples done since then; None if nothing counts them."""
         self._has_begun = False
-        self._drawn_to_the_end = False
+        self._is_over = False
+        """Whether all samples were drawn or, if a loader counts them, delivered."""
         self._stays_over = False
         """Whether the epoch, which is over, begins again only after another `set_epoch`."""
         self.iteration: object = object()
@@ -194,7 +196,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch. The epoch of a loaded state continues where it was left."""
-        ShuffleParameters(self.seed, epoch)  # checks it
+        epoch = ShuffleParameters(self.seed, epoch).epoch  # checked
         self._follow_process_group()
         self._asked_epoch = epoch
         self._stays_over = False
@@ -204,11 +206,11 @@ class ChunkShuffleSampler(DistributedSampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         self._follow_process_group()
-        if self._drawn_to_the_end and not self._stays_over:
+        if self._is_over and not self._stays_over:
             self._begin_epoch()
         elif self.progress == "drawn" and self._asked_epoch is None and not self.samples_left:
             # A StatefulDataLoader that loads a finished epoch iterates again for the next one.
-            self._drawn_to_the_end = True
+            self._is_over = True
         return self._draw()
 
     def _draw(self) -> Iterator[int]:
@@ -233,8 +235,8 @@ class ChunkShuffleSampler(DistributedSampler[int]):
                 self.check_iteration(iteration)
                 if is_drawn:
                     self._done = number - self._start
-                if number == len(order):
-                    self._drawn_to_the_end = True
+                if number == len(order) and not is_counted:
+                    self._is_over = True
                 yield sample
             if iteration is self.iteration:
                 self._publisher.prepare(
@@ -243,8 +245,8 @@ class ChunkShuffleSampler(DistributedSampler[int]):
                 )
                 if not is_counted:
                     self._publisher.progress((start + len(part) - self.in_flight) * files_each)
-        if iteration is self.iteration:
-            self._drawn_to_the_end = True
+        if iteration is self.iteration and not is_counted:
+            self._is_over = True
 
     def check_iteration(self, iteration: object) -> None:
         """Raise `UsageError` if `iteration` is not the present one."""
@@ -254,6 +256,11 @@ class ChunkShuffleSampler(DistributedSampler[int]):
                 "sampler, or its epoch was set or its state loaded in the meantime",
                 "give each loader a sampler of its own, and call set_epoch between two epochs",
             )
+
+    def check_not_followed(self, iteration: object) -> None:
+        """Raise `UsageError` if another iteration has begun after `iteration`."""
+        if self._has_begun:
+            self.check_iteration(iteration)
 
     def check_dataset(self, dataset: Any) -> None:
         """Raise `UsageError` if `dataset` is seen to be another than this sampler's."""
@@ -274,7 +281,16 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         A loader that counts samples calls this.
         """
         self._done = min(samples, self.samples_left)
+        self._is_over = self._done == self.samples_left
         self._publisher.progress((self._start + self._done) * self._samples.files_each)
+
+    def ended(self, iteration: object | None) -> None:
+        """Note that no more batches come of an iteration: what is left does not fill one.
+
+        The loader calls this. `iteration` is None if no batch came.
+        """
+        if iteration in (None, self.iteration):
+            self._is_over = True
 
     def state_dict(
         self, *, batches_done: int | None = None, samples_done: int | None = None
@@ -430,7 +446,18 @@ def distributed_rank() -> tuple[int, int]:
     """
     if _is_distributed():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
+
+
+def _from_environment(variable: str, default: int) -> int:
+    text = os.environ.get(variable) or str(default)
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(
+            f"{variable}={text} in the environment is not a number",
+            "correct the variable, or create the sampler with rank=… and world_size=…",
+        ) from None
 
 
 def _is_distributed() -> bool:

@@ -25,7 +25,8 @@ from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client
 from dieselfs.errors import UsageError
 from dieselfs.integrations.image_files import read_file
-from dieselfs.integrations.sample_files import mount_of, opened_snapshot
+from dieselfs.integrations.mounted_snapshot import check_shown, mounted_snapshot
+from dieselfs.integrations.sample_files import mount_of
 from dieselfs.integrations.sample_parts import Missing, sample_key_of, sample_parts
 from dieselfs.integrations.sample_source import SampleSource, snapshot_of
 from dieselfs.prefetch.announcement import Published, announce
@@ -81,14 +82,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self._source: SampleSource | _MountedFiles
         if isinstance(source, str | os.PathLike):
             root = mount_of(os.fspath(source))
-            self._source = _MountedFiles(opened_snapshot(None, root), root)
+            self._source = _MountedFiles(mounted_snapshot(root), root)
             within = os.path.relpath(os.path.realpath(source), os.path.realpath(root))
             under = os.path.normpath(os.path.join(within, under.strip("/")))
             under = "" if under == "." else under
         else:
             with nullcontext(source) if isinstance(source, Client) else source() as client:
                 snapshot = snapshot_of(client)
-                self._source = SampleSource.open(snapshot, client.dataset, memory)
+                self._source = SampleSource.open(snapshot, client, memory)
         self.part_inodes: Inodes = sample_parts(self.snapshot, self.parts, under, missing)
         """The inodes of the files: a row for each sample, a column for each part."""
 
@@ -129,7 +130,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def close(self) -> None:
         """Leave the node's memory. Later reads come from the store."""
         if isinstance(self._source, SampleSource):
-            self._source.memory.close()
+            self._source.close()
 
     def _samples(self, rows: Inodes) -> list[Any]:
         """Return samples by their rows. The loops go over parts: that takes half the time."""
@@ -159,10 +160,14 @@ class _MountedFiles:
     root: Path
 
     def read_many(self, inodes: Inodes) -> list[bytes]:
-        """Return whole files, in order."""
+        """Return whole files, in order; `Conflict` if one is not in the snapshot shown now."""
         top = os.fsencode(self.root) + b"/"
         paths = self.snapshot.paths_text(inodes, b"\0").split(b"\0")[:-1]
-        return [read_file(top + path) for path in paths]
+        try:
+            return [read_file(top + path) for path in paths]
+        except FileNotFoundError:
+            check_shown(self.root, self.snapshot.id)
+            raise
 
     def announce(self, plan: ReadingPlan, position: int, after: str) -> Published | None:
         """Have the mount prefetch a plan."""

@@ -19,7 +19,8 @@ border.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
+from operator import index
 from typing import Final, Literal
 
 import numpy as np
@@ -96,6 +97,9 @@ class ShuffleParameters:
     world_size: int = 1
 
     def __post_init__(self) -> None:
+        """Check the parameters, and make Python's integers of NumPy's, which would overflow."""
+        for field in fields(self):
+            object.__setattr__(self, field.name, index(getattr(self, field.name)))
         for name, value in (("seed", self.seed), ("epoch", self.epoch)):
             if not 0 <= value <= UINT64:
                 raise ValueError(f"{name} must be a number from 0 to 2^64 - 1, not {value}")
@@ -168,7 +172,9 @@ def shuffle_order(
     - "drop": no file occurs twice; a rank that has one too many leaves out the last file of its
       part of the sequence.
     """
-    ShuffleParameters(seed, epoch, group_size, rank, world_size)  # checks them
+    seed, epoch, group_size, rank, world_size = astuple(
+        ShuffleParameters(seed, epoch, group_size, rank, world_size)  # checks them
+    )
     if padding not in ("pad", "drop"):
         raise ValueError(f"padding must be 'pad' or 'drop', not {padding!r}")
     bounds = np.asarray(chunk_first_inode).astype(np.int64)

@@ -14,6 +14,7 @@ from tests.mount.mounting import needs_fuse
 
 EXAMPLE = Path(__file__).parents[2] / "examples/ray_remote_io.py"
 FILES = {f"{number}.bin": bytes([number]) * (1 + number) for number in range(30)}
+FILES |= {"ends\ra line.bin": b"in Python", "so does\u2028this.bin": b"in Python too"}
 
 
 def _loaded() -> ModuleType:

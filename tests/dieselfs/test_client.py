@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import random
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from metadata.errors import (
     PathConflict,
     PathIsLink,
     PathNotFound,
+    SnapshotClosed,
     SnapshotRefused,
     SnapshotStale,
 )
@@ -600,12 +602,63 @@ def test_a_closed_client_can_be_closed_again(places: Places) -> None:
         client.open_memory,
         client.shuffle,
         client.save_meta,
+        client.statistics,
+        client.sibling,
+        client.read_settings,
+        client.delete_dataset,
+        client.__enter__,
+        lambda: client.committed_ns(1),
+        lambda: client.glob("*"),
+        lambda: client.samples,
     ]
     for call in calls:
         with pytest.raises(UsageError, match="the client of pets is closed"):
             call()
     assert repr(client) == "<Client pets, closed>"
     assert places.client().get("a") == b"x"  # store and index are the caller's
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [{"target_bytes": 0}, {"target_bytes": 2 << 30}, {"open_chunks": 3}, {"open_chunks": 0},
+     {"keep_together": "folder"}],
+)  # fmt: skip
+def test_packing_that_is_none_creates_no_dataset(places: Places, packing: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=next(iter(packing))):
+        places.client(**packing)
+    assert list(places.store.list("")) == []
+
+
+def test_arguments_of_other_kinds(places: Places, tmp_path: Path) -> None:
+    """A number is no snapshot: it would be a descriptor of this process."""
+    with places.client() as client:
+        client.put(b"x", "a")
+        assert client.save_meta(str(tmp_path)).parent == tmp_path
+        calls: list[tuple[Callable[[], object], str]] = [
+            (lambda: client.get(Path("a")), "is str or bytes, not PosixPath"),  # type: ignore[arg-type]
+            (lambda: client.load_meta(2), "2 is neither a file nor a string"),  # type: ignore[arg-type]
+            (lambda: client.load_meta("/a.snapshot"), "/a.snapshot is no tag"),
+            (lambda: client.get_many("ab"), "takes several files, not 'ab'"),
+            (lambda: client.prefetch(chunks=["x"]), "'x' is not the id of a chunk"),
+            (lambda: client.open_memory("1GiB"), "'1GiB' is not a size"),  # type: ignore[arg-type]
+            (lambda: client.open_memory(-1), "-1 is not a size"),
+            (lambda: pickle.dumps(client), "a client cannot be pickled"),
+        ]
+        for call, message in calls:
+            with pytest.raises(UsageError, match=message):
+                call()
+        assert client.read_files([]) == []
+
+
+def test_what_a_closed_client_has_given_says_so(places: Places) -> None:
+    with places.client() as client:
+        client.put(b"x", "a")
+        client.load_meta(client.save_meta())
+        snapshot, walk = client.snapshot, client.walk()
+    assert snapshot is not None
+    for use in (lambda: next(walk), lambda: snapshot.content, lambda: snapshot.resolve("a")):
+        with pytest.raises(SnapshotClosed, match="is closed: open it again"):
+            use()
 
 
 def test_slashes_at_the_ends_of_a_path_do_not_count(places: Places) -> None:

@@ -20,6 +20,7 @@ from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.allocation.directory.folder import FolderDirectory
+from dieselfs.allocation.readers.followed_progress import stored_bytes
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.task import master_process
 from dieselfs.cache.task.node_memory import NodeMemory
@@ -245,6 +246,9 @@ def test_too_little_memory_for_a_plan_is_refused_with_what_fits(packed: Packed) 
             client.shuffle(seed=1, group_size=8, memory_bytes=6 * 8192, task="too-little")
         assert "a group size of" in str(refused.value.hint)
         assert plans_of(client) == []
+        assert len(client.shuffle(seed=1, group_size=8, memory_bytes=1 << 20)) == 300
+        with pytest.raises(UsageError, match="memory of task too-little, not of other"):
+            client.shuffle(task="other")
 
 
 def test_a_child_that_closes_leaves_its_parents_plan(packed: Packed) -> None:
@@ -425,4 +429,7 @@ def test_a_helper_keeps_its_datasets_quota(
             ),
             "what is held",
         )
+        assert client.snapshot is not None
+        size = stored_bytes(client.snapshot)
+        assert {lease.dataset_bytes for lease in directory.leases()} == {size}
         assert client.get_many(paths) == list(map(packed.files.get, paths))

@@ -90,5 +90,6 @@ def test_a_job_pays_without_node_memory(
         waited_s = time.monotonic() - began
         [lease] = directory.leases()
     assert (lease.job, lease.allowed_bytes_per_s) == ("resnet", 4 * MIB)
+    assert lease.dataset_bytes == 8 * MIB
     assert waited_s >= (8 * MIB - MIB) / (4 * MIB) - 2 * BURST_S
     assert directory.leases() == []

@@ -11,6 +11,7 @@ import dieselfs
 from dieselfs.errors import AddressError, DieselFSError, PlanTooLarge, UsageError
 from dieselfs.fuse.mounts.mount_table import entry_at
 from metadata.errors import DatasetNotFound
+from tests.contracts.key_value_store_contract import fork
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,8 @@ def pets() -> str:
 
 
 def test_files_are_there_for_the_block_and_for_other_programs(pets: str, tmp_path: Path) -> None:
-    with dieselfs.mount(pets, tmp_path / "made" / "mnt", memory="32MiB") as root:
+    mounting = dieselfs.mount(pets, tmp_path / "made" / "mnt", memory="32MiB")
+    with mounting as root:
         assert root == tmp_path / "made" / "mnt"
         assert (root / "cat" / "3").read_bytes() == b"\3" * 1000
         listed = [
@@ -40,6 +42,8 @@ def test_files_are_there_for_the_block_and_for_other_programs(pets: str, tmp_pat
             f"import os; print(len(os.listdir({str(root)!r} + '/cat')))",
         ]
         assert subprocess.check_output(listed, text=True).strip() == "20"
+        assert os.waitpid(fork(lambda: mounting.__exit__(None, None, None)), 0)[1] == 0
+        assert entry_at(root) is not None  # the block of a forked child is over
         left_open = (root / "cat" / "7").open("rb")
     assert entry_at(root) is None
     assert left_open.read() == b"\7" * 1000

@@ -22,7 +22,10 @@ from dieselfs.cache.ports.job_payers import pays_nothing
 
 
 class JobAllocations:
-    """The allocations. Implements `JobPayers`; pickles to its arguments, as other readers."""
+    """The allocations. Implements `JobPayers`.
+
+    They pickle as those of other readers of the dataset, which measure what they fetch.
+    """
 
     def __init__(
         self, settings: AllocationSettings, dataset: DatasetRef, *, has_tier: bool = False
@@ -48,7 +51,7 @@ class JobAllocations:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _allocations, (self._settings, self._dataset, self._has_tier)
+        return _allocations, (self._settings, self._dataset, self._has_tier, self._dataset_bytes)
 
     def payer(self) -> ByteBudget | None:
         """Return the budget of the process's own job; None: it pays nothing."""
@@ -94,15 +97,19 @@ class JobAllocations:
         """See `JobPayers`."""
         with self._lock:  # members may have joined already
             self._serves_members = True
-            if self.own is not None:
-                self.own.measures_fetches()
+            self.measures_fetches()
 
     def reads(self, dataset_bytes: int) -> None:
-        """Report how large the dataset is, for the other jobs."""
+        """Report how large the dataset is, for all jobs."""
         with self._lock:
             self._dataset_bytes = dataset_bytes
-            for each in self._others.values():
+            for each in self._all():
                 each.reads(dataset_bytes)
+
+    def measures_fetches(self) -> None:
+        """Report what this process fetches as what it reads, where nothing else says that."""
+        if self.own is not None:
+            self.own.measures_fetches()
 
     def caches(self, cached: CachedDataset) -> None:
         """Report how much of the dataset is cached here."""
@@ -159,6 +166,9 @@ class JobAllocations:
 
 
 def _allocations(
-    settings: AllocationSettings, dataset: DatasetRef, has_tier: bool
+    settings: AllocationSettings, dataset: DatasetRef, has_tier: bool, dataset_bytes: int
 ) -> JobAllocations:
-    return JobAllocations(settings, dataset, has_tier=has_tier)
+    made = JobAllocations(settings, dataset, has_tier=has_tier)
+    made.reads(dataset_bytes)
+    made.measures_fetches()
+    return made

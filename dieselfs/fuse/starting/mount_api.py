@@ -53,7 +53,7 @@ def mount(
     The mountpoint is made if it is missing. Sizes are bytes, or text such as "8GiB". Settings that
     are omitted are found as `dlcmd` finds them: variables, profile, the store, defaults. A daemon
     serves the mount, which forked workers and other programs may use too. At the end of the block
-    the mount is detached; it ends when the last open file is closed.
+    the mount is detached, by the process that mounted; it ends when the last open file is closed.
 
     Raises `MountError`, `MountpointBusy`, `PlanTooLarge`, `DatasetNotFound`, `SnapshotNotFound`,
     `SnapshotStale` (see `refresh`), `UsageError`, `ConfigError`, `Unavailable` and
@@ -83,11 +83,13 @@ def mount(
         return lifecycle.create(dataset, folder, unpublished=log.warning)
 
     place.mkdir(parents=True, exist_ok=True)
+    pid = os.getpid()
     started = start_mount(config, configured_request(config, request), log.info, create)
     try:
         yield started.mountpoint
     finally:
-        if entry_at(started.mountpoint) is not None:  # the block may have ended it
+        # The block may have ended it, and that of a forked child is not the mount's.
+        if os.getpid() == pid and entry_at(started.mountpoint) is not None:
             unmount(started.mountpoint, lazy=True)
 
 

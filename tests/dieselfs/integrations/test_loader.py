@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler, Subset
 
 from dieselfs.errors import UsageError
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
@@ -142,6 +142,38 @@ def test_a_plain_loader_with_a_number_of_batches(pets: MadeDataset) -> None:
     assert trained == list(ChunkShuffleSampler(samples, **options))
 
 
+def test_samples_without_batches(pets: MadeDataset) -> None:
+    before, after = loader_of(pets), loader_of(pets)
+    samples: Any = before.dataset
+    before = ChunkShuffleLoader(samples, None, sampler=before.sampler)
+    reading = iter(before)
+    trained = [next(reading) for _ in range(7)]
+    after.load_state_dict(before.state_dict())
+    assert trained + read(after) == list(loader_of(pets).sampler)
+
+
+def test_a_rank_without_samples_keeps_its_sampler(pets: MadeDataset) -> None:
+    few = Subset(Indices(pets), [1, 2])  # type: ignore[arg-type]
+    sampler = ChunkShuffleSampler(
+        few, snapshot=pets.snapshot_file, rank=1, world_size=3, drop_last=True
+    )
+    loader = ChunkShuffleLoader(few, 16, sampler=sampler)
+    assert loader.sampler is sampler
+    assert read(loader) == []
+
+
+@pytest.mark.parametrize("workers", WORKERS[:2])
+def test_the_rest_of_an_epoch_again_after_a_part_of_it(
+    pets: MadeDataset, workers: dict[str, Any]
+) -> None:
+    """However many samples workers have drawn ahead; after all of it the whole epoch again."""
+    loader = loader_of(pets, 16, {"drop_last": True, **workers})
+    loader.sampler.load_state_dict(loader_of(pets).sampler.state_dict(samples_done=500))
+    assert len(read(loader, 1)) == 16
+    assert len(read(loader)) == 48
+    assert len(read(loader)) == 544
+
+
 def test_dropped_last_batches_are_not_counted_as_read(pets: MadeDataset) -> None:
     loader = loader_of(pets, 100, {"drop_last": True, "num_workers": 2})
     assert len(read(loader)) == 500
@@ -153,6 +185,10 @@ def test_another_order_is_refused(pets: MadeDataset) -> None:
     sampler = ChunkShuffleSampler(samples, snapshot=pets.snapshot_file)
     with pytest.raises(UsageError, match="shuffle"):
         ChunkShuffleLoader(samples, sampler=sampler, shuffle=True)
+    with pytest.raises(UsageError, match="in_order=False"):
+        ChunkShuffleLoader(samples, sampler=sampler, num_workers=2, in_order=False)
+    with pytest.raises(UsageError, match="the sampler is a SequentialSampler"):
+        ChunkShuffleLoader(samples, sampler=SequentialSampler(samples))  # type: ignore[arg-type]
 
 
 def test_a_sampler_of_other_samples_is_refused(pets: MadeDataset) -> None:
@@ -185,6 +221,18 @@ def test_two_loaders_over_one_sampler(pets: MadeDataset) -> None:
     with pytest.raises(UsageError, match="another loader"):
         next(reading)
     assert other.state_dict()["stages"][0]["samples_done"] == 32
+
+
+def test_an_iteration_that_has_ended_takes_no_batch_of_the_next(pets: MadeDataset) -> None:
+    """Workers that stay give the batches of both iterations."""
+    loader = loader_of(pets, workers=WORKERS[3])
+    ended, present = iter(loader), iter(loader)
+    next(ended)
+    found = next(present).tolist()
+    with pytest.raises(UsageError, match="another loader"):
+        next(ended)
+    found += [sample for batch in present for sample in batch.tolist()]
+    assert found == list(loader_of(pets).sampler)
 
 
 def test_the_epoch_is_set_within_an_epoch(pets: MadeDataset) -> None:

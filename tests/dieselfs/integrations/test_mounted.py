@@ -2,7 +2,9 @@
 
 import io
 import json
-from collections.abc import Iterator
+import runpy
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,38 @@ def test_a_mount_that_is_told_another_snapshot_file(images: MadeDataset, mount: 
     assert list(found) == list(told) == list(half_told)
     relative = [path[len(str(mount.path)) + 1 :] for path, _ in folder.samples]
     assert list(found) == list(ChunkShuffleSampler(relative, snapshot=images.snapshot_file))
+
+
+def test_the_example_resumes_within_an_epoch(
+    mount: Mount,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    example = runpy.run_path(str(Path(__file__).parents[3] / "examples/train_imagefolder.py"))
+    options = ["--workers=0", "--batch=20", "--save-every=2", f"--checkpoint={tmp_path}/run.pt"]
+    monkeypatch.setattr(sys, "argv", ["train", f"{mount.path}/val", *options])
+    order = example["ChunkShuffleSampler"]
+    with monkeypatch.context() as patch:
+        patch.setattr(order, "delivered", killed_after(order.delivered, 100))
+        with pytest.raises(KeyboardInterrupt):
+            example["main"]()
+    example["main"]()
+    said = capsys.readouterr().out
+    assert "going on in epoch 1: 120 images are left of it" in said
+    assert "epoch 1: 120 images" in said
+    assert "epoch 2: 200 images" in said
+
+
+def killed_after(delivered: Callable[[Any, int], None], samples: int) -> Callable[[Any, int], None]:
+    """Return `delivered`, which interrupts the training at a number of samples."""
+
+    def until(sampler: Any, done: int) -> None:
+        if done >= samples:
+            raise KeyboardInterrupt
+        delivered(sampler, done)
+
+    return until
 
 
 def test_files_outside_of_the_mount(mount: Mount, tmp_path: Path) -> None:

@@ -126,6 +126,31 @@ def test_ranks_get_equally_many(pets: MadeDataset, world_size: int, drop_last: b
     assert seen.total() == count * world_size
 
 
+def test_numbers_of_numpy_make_a_plain_state(pets: MadeDataset) -> None:
+    one, two = np.int64(1), np.int64(2)
+    sampler = sampler_of(
+        pets, seed=one, rank=one, world_size=two, group_size=two, drop_last=np.bool_(True)
+    )
+    sampler.set_epoch(two)
+    state = json.loads(json.dumps(sampler.state_dict(samples_done=np.int64(7))))
+    resumed = sampler_of(pets, rank=1, world_size=2, group_size=2, drop_last=True)
+    resumed.load_state_dict(state)
+    assert list(resumed) == list(sampler)[7:]
+    with pytest.raises(TypeError, match="'float' object"):
+        sampler.set_epoch(1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("world_size", "expected"), [("", 1), ("2", 2)])
+def test_world_size_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, world_size: str, expected: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+    assert distributed_rank() == (0, expected)
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(UsageError, match="RANK=first in the environment is not a number"):
+        distributed_rank()
+
+
 def test_rank_from_the_environment(pets: MadeDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     assert distributed_rank() == (0, 1)
     monkeypatch.setenv("RANK", "1")

@@ -3,6 +3,7 @@
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from torch.utils.data import DataLoader, Subset
 
 from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.allocation.readers.allocation_settings import AllocationSettings
+from dieselfs.allocation.readers.followed_progress import stored_bytes
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client
@@ -86,6 +89,8 @@ def test_classes_are_the_folders_of_a_directory(dataset_of: Make) -> None:
     assert len(dataset_of("/val/")) == 50
     assert len(dataset_of("val", extensions=(".BIN", ".jpg"))) == 50
     assert len(dataset_of("val", extensions=(".jpg",))) == 0
+    assert len(dataset_of("val", extensions="bin")) == 50
+    assert len(dataset_of("val", extensions=".min")) == 0
     with pytest.raises(UsageError, match="no such directory"):
         dataset_of("test")
     with pytest.raises(UsageError, match="no folders"):
@@ -132,25 +137,52 @@ def test_pickled_into_another_process(dataset_of: Make) -> None:
     copied.close()  # a member of the memory of its own
 
 
+def client_of_one_process(folder: Path) -> Client:
+    """Return a client of a store that no helper can open, with two files that are put."""
+    client = Client.connect(
+        "pets",
+        store=MemoryObjectStore(),
+        index=MemoryStore(),
+        snapshot_folder=folder / "snapshots",
+        create=True,
+    )
+    client.put(content("cat/1"), "cat/1")
+    client.put(b"", "dog/1")
+    return client
+
+
 def test_a_client_that_has_loaded_no_snapshot(
     tmp_path: Path, memory_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the memory of all who read the dataset, which of a store that can't be handed on is this
     process's own."""
     monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(memory_folder))
-    with Client.connect(
-        "pets",
-        store=MemoryObjectStore(),
-        index=MemoryStore(),
-        snapshot_folder=tmp_path / "snapshots",
-        create=True,
-    ) as client:
-        client.put(content("cat/1"), "cat/1")
-        client.put(b"", "dog/1")
+    with client_of_one_process(tmp_path) as client:
         ours = DieselDataset(client, loader=name_in)
+        client.put(b"later", "cat/2")
+        client.flush()
+        assert client.get("cat/2") == b"later"  # it answers from its index as before
     assert (ours[0], ours[1]) == (("cat/1", 0), ("", 1))
     ours.close()
     assert ours[0] == ("cat/1", 0)
+
+
+def test_the_settings_and_the_allocator_of_the_client(
+    tmp_path: Path, memory_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(memory_folder))
+    with client_of_one_process(tmp_path) as client:
+        allocation = AllocationSettings("one", f"lmdb://{tmp_path}/index")
+        settings = replace(client.read_settings(task="mine"), allocation=allocation)
+        monkeypatch.setattr(client, "read_settings", lambda: settings)
+        ours = DieselDataset(client, loader=name_in)
+    stack = ours._source.stack
+    assert stack is not None
+    assert stack.folder.path.name == settings.folder(ours.snapshot.dataset).path.name
+    assert stack.allocations is not None
+    assert stack.allocations.own is not None
+    assert stack.allocations.own.statistics().dataset_bytes == stored_bytes(ours.snapshot)
+    ours.close()
 
 
 def test_plans_are_followed_by_the_master_of_the_memory(

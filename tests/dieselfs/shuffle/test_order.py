@@ -337,6 +337,15 @@ def test_parameters_that_say_nothing(text: str) -> None:
         parse_parameters(text)
 
 
+def test_numbers_of_numpy() -> None:
+    plain = shuffle_order(bounds_of([3, 4, 5]), 1, 2, 2, 1, 2)
+    given = (np.int64(1), np.uint64(2), np.int32(2), np.int8(1), np.uint8(2))
+    assert shuffle_order(bounds_of([3, 4, 5]), *given).inodes.tolist() == plain.inodes.tolist()  # type: ignore[arg-type]
+    assert str(ShuffleParameters(*given)) == "seed=1,epoch=2,group=2,rank=1,world=2"  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'float' object"):
+        ShuffleParameters(seed=1.0)  # type: ignore[arg-type]
+
+
 def test_parameters_out_of_bounds() -> None:
     for change in ({"rank": 2, "world_size": 2}, {"group_size": 0}, {"padding": "wrap"}):
         with pytest.raises(ValueError):

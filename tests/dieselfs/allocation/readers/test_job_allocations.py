@@ -116,6 +116,12 @@ def test_a_helpers_first_job_ends_with_its_members(directory: FolderDirectory) -
     eventually(lambda: leases(directory) == [], "the end")
 
 
+def test_a_helper_is_told_how_large_its_dataset_is(jobs: JobAllocations) -> None:
+    jobs.reads(3 << 20)
+    copied = pickle.loads(pickle.dumps(jobs))
+    assert copied.own.statistics().dataset_bytes == 3 << 20
+
+
 def test_a_member_that_joins_as_the_last_one_of_its_job_leaves_pays(
     directory: FolderDirectory,
 ) -> None:

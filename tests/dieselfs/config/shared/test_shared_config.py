@@ -13,7 +13,6 @@ from chunkstore.store_settings import StoreSettings, change
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.assembly import open_store
-from dieselfs.cache.read_stack import client_settings
 from dieselfs.cache.ssd.settings import end_tiers
 from dieselfs.config import SHARED_KEYS, Config, load_config
 from dieselfs.config.shared import stored
@@ -287,7 +286,9 @@ def test_connect_takes_the_settings_as_dlcmd_does(tmp_path: Path) -> None:
         assert client.get("x") == b"x"
         assert (tmp_path / "elsewhere").is_dir()
         assert (tmp_path / "ssd/budget").exists()
-        settings = client_settings(ssd=client.ssd, config=client._config)
+        settings = client.read_settings()
+        with client.sibling() as sibling:
+            assert sibling.read_settings() == settings
         assert settings.memory_bytes == 64 << 20
         assert settings.ssd is not None
         assert settings.ssd.budget_bytes == 64 << 20
