@@ -87,9 +87,25 @@ class DlcmdCommand(click.Command):
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         given = list(args)
         rest = super().parse_args(context, args)
+        if self.allow_interspersed_args:  # else the rest is another program's
+            self._check_not_empty(context)
         if any(parameter.name == "exclude" for parameter in self.params):
             context.meta[_RULES] = self._rules_in_order(context, given)
         return rest
+
+    def _check_not_empty(self, context: click.Context) -> None:
+        """Refuse an empty argument, which a shell makes of a variable that is not set.
+
+        As a path it would mean the current folder, or the root.
+        """
+        for parameter in self.params:
+            value = context.params.get(parameter.name or "")
+            if not isinstance(parameter, click.Argument) or value is None:
+                continue
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                name = parameter.metavar or str(parameter.name).upper()
+                which = name if value == "" else f"an argument of {name}"
+                raise click.UsageError(f"{which} is empty; check the shell variables", context)
 
     def _rules_in_order(self, context: click.Context, args: list[str]) -> list[Rule]:
         """Return the rules of --exclude and --include in the order given.

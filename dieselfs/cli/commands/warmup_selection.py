@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from dieselfs.cli.arguments.listed_names import listed_names
 from dieselfs.dataset.address import DatasetAddress
 from dieselfs.errors import UsageError
 
@@ -94,6 +95,6 @@ class Selection:
 
     def _names(self) -> list[bytes]:
         assert self.files_from is not None
-        names = self.files_from.read().split(b"\0" if self.null else b"\n")
+        names = listed_names(self.files_from, null=self.null)
         below = os.fsencode(self.path) + b"/" if self.path else b""
         return [below + name.removeprefix(b"./") for name in names if name.strip()]
