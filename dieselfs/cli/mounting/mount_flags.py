@@ -51,7 +51,7 @@ def mount_request(
         snapshot=flags["snapshot"] or options.get("snapshot") or address.snapshot,
         refresh=True if "refresh" in options else flags["refresh"],
         no_index=flags["no_index"] or "no_index" in options,
-        memory_bytes=flags["memory"] or memory,
+        memory_bytes=memory if flags["memory"] is None else flags["memory"],
         task=flags["task"] or options.get("task") or os.environ.get(TASK_VARIABLE) or None,
         job=options.get("job") if flags["job"] is None else flags["job"],
         shuffle=None if shuffle is None else _parameters(shuffle),

@@ -191,6 +191,16 @@ def test_what_a_newer_release_wrote_is_ignored_in_one_line(
         ("memory", "8 apples", "a size"),
         ("eviction", "fifo", "uniform or lru"),
         ("prefill", "", "a size"),
+        ("eviction", "LRU", "uniform or lru"),
+        ("ssd_admission", "ALL", "all or reject-first"),
+        ("ssd_eviction", "FIFO", "lru or fifo"),
+        ("ssd_size", "1MiB", "6MiB at least"),
+        ("memory", "0", "1 byte at least"),
+        ("patience", "9" * 20, "whole seconds"),
+        ("index", "lmdb://folder", "lmdb:///FOLDER"),
+        ("index", "lmdb:///", "lmdb:///FOLDER"),
+        ("index", "redis://a:99999", "redis://HOST:PORT"),
+        ("index", "redis+cluster://a:1,:2", "redis+cluster://HOST:PORT"),
     ],
 )
 def test_what_is_wrong_is_refused_and_nothing_stored(
@@ -201,6 +211,15 @@ def test_what_is_wrong_is_refused_and_nothing_stored(
     assert said in (refused.value.hint or "")
     assert "pw" not in str(refused.value) + (refused.value.hint or "")
     assert list(store.list("config/")) == []
+
+
+def test_a_policy_and_an_admission_are_not_set_together(store: CountingStore) -> None:
+    with_dataset(store)
+    set_shared(store, "ssd_policy", "lru")
+    set_shared(store, "ssd_admission", "reject-first")
+    for dataset in (None, "pets"):
+        with pytest.raises(ConfigError, match="ssd_admission reject-first and ssd_policy future"):
+            set_shared(store, "ssd_policy", "future", dataset)
 
 
 def test_every_key_has_a_check_and_takes_a_good_value(store: CountingStore) -> None:
@@ -215,7 +234,7 @@ def test_every_key_has_a_check_and_takes_a_good_value(store: CountingStore) -> N
         "ssd_admission": "reject-first",
         "ssd_eviction": "fifo",
         "ssd_warmup": "yes",
-        "ssd_policy": "future",
+        "ssd_policy": "lru",
         "ssd_shadow_policy": "hybrid",
         "ssd_write_budget": "100MB/s",
         "ssd_buckets": "directory",
