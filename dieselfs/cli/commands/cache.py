@@ -64,7 +64,7 @@ def ls(
     from dieselfs.cache.ssd.blob import pinned_mounts
     from dieselfs.cache.ssd.usage import TierAccess
 
-    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True, must_exist=ssd_size is None)
+    settings = chosen_ssd(context, ssd, ssd_size, only_looks=True)
     access = TierAccess(settings)
     usage = access.usage()
 
@@ -163,7 +163,7 @@ def resize(context: CommandContext, size: str, ssd: str | None, yes: bool) -> No
     """
     from dieselfs.cache.ssd.usage import TierAccess
 
-    budget_bytes, settings = parse_size(size), chosen_ssd(context, ssd, None, keep_size=True)
+    budget_bytes, settings = parse_size(size), chosen_ssd(context, ssd, None, only_looks=True)
     access = TierAccess(settings)
     usage = access.usage()
     if budget_bytes < usage.budget_bytes and usage.used_bytes:
@@ -236,7 +236,7 @@ def policy(
     given = PolicyOptions(name, shadow, write_budget, buckets)
     if clear and given != PolicyOptions():
         raise UsageError("--clear takes all settings of the folder away", "use it alone")
-    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True, must_exist=True)
+    settings = chosen_ssd(context, ssd, ssd_size, only_looks=True)
     access = TierAccess(settings)
     former = access.policy()
     choice = former
@@ -264,7 +264,7 @@ def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int 
 
     Later reads load its chunks again.
     """
-    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, keep_size=True), dataset)
+    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, only_looks=True), dataset)
 
 
 def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) -> int:
@@ -287,7 +287,7 @@ def _change(
     from dieselfs.cache.ssd.usage import TierAccess
 
     name = parse_dataset(dataset)
-    settings = chosen_ssd(context.shared(name), ssd, ssd_size, keep_size=True)
+    settings = chosen_ssd(context.shared(name), ssd, ssd_size, only_looks=True)
     limits = TierAccess(settings).change(
         name, context.store(), lambda limits: replace(limits, **changed)
     )

@@ -147,9 +147,7 @@ def _cached(context: CommandContext, client: Client, ssd: str | None) -> _Cached
     from dieselfs.cli.arguments.ssd_flags import chosen_ssd
 
     dataset = client.dataset.ref
-    cached = TierAccess(chosen_ssd(context, ssd, None, keep_size=True, must_exist=True)).cached(
-        dataset.id
-    )
+    cached = TierAccess(chosen_ssd(context, ssd, None, only_looks=True)).cached(dataset.id)
     return _Cached(cached, chunks_in_memory(dataset))
 
 
