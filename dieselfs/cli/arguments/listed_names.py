@@ -15,9 +15,8 @@ def listed_names(file: BinaryIO, *, null: bool) -> list[bytes]:
     try:
         data = file.read()
     except OSError as error:
-        raise LocalFileError(f"--files-from {file.name}: {error.strerror}") from error
+        name = "-" if file.fileno() == 0 else file.name
+        raise LocalFileError(f"--files-from {name}: {error.strerror}") from error
     if not null and b"\0" in data:
-        raise UsageError(
-            f"the names in --files-from {file.name} end with NUL, not with a line break", "add -0"
-        )
+        raise UsageError("the names of --files-from end with NUL, not with line breaks", "add -0")
     return data.split(b"\0" if null else b"\n")

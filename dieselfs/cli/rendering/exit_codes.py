@@ -16,6 +16,7 @@ from typing import Final
 import chunkstore.errors as store
 import dieselfs.errors as product
 import metadata.errors as index
+from dieselfs.cli.rendering.standard_error import say
 from metadata.url_secrets import redacted
 
 PROGRAM: Final = "dlcmd"
@@ -189,4 +190,4 @@ def report(failure: Failure, *, as_json: bool) -> None:
         import json
 
         text = json.dumps(failure.as_record())
-    print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
+    say(text)

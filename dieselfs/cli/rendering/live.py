@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.rendering.output import Output, written_to_stdout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +25,8 @@ def show_until_interrupted(
         if output.json or not output.terminal:
             for sample in samples:
                 write(sample)
-                sys.stdout.flush()
+                with written_to_stdout():
+                    sys.stdout.flush()
             return
         from rich.console import Console
         from rich.live import Live
