@@ -82,6 +82,7 @@ class Client:
         snapshot_folder: Path,
         *,
         ssd: SsdChoice = "configured",
+        config: Config | None = None,
         **packing: Any,
     ) -> None:
         """`packing` has the fields of `dieselfs.client.writing.WriterOptions`."""
@@ -89,8 +90,8 @@ class Client:
         self.ssd = ssd
         self._owned = ExitStack()
         """Store and index, if `dieselfs.connect` opened them."""
-        self._config: Config | None = None
-        """The settings that `dieselfs.connect` found; None: those of the environment."""
+        self._config = config
+        """The settings for the dataset; None: those of the environment."""
         self._snapshot_folder = snapshot_folder
         self._packing = packing
         self._lookup: Lookup = IndexLookup(dataset)
@@ -119,6 +120,7 @@ class Client:
         keep_together: KeepTogether | None = None,
         seed: int = 0,
         ssd: SsdChoice = "configured",
+        config: Config | None = None,
     ) -> Client:
         """DL_connect: open a dataset and update an index that is behind.
 
@@ -127,7 +129,8 @@ class Client:
         `keep_together` ("none", "sample", "directory") says which files, put one after the other,
         share a chunk. A new dataset remembers them, and they are by default what the dataset
         remembers; a put raises `Refused` if that cannot be used. `ssd` is the tier that caches
-        chunks between store and memory; by default the configuration names it (DIESELFS_SSD). With
+        chunks between store and memory; by default the configuration names it (DIESELFS_SSD).
+        `config` has the settings of the reads; by default they are those of the environment. With
         `warmup` in its settings, the whole dataset is loaded there in the background as soon as a
         snapshot and node memory are open.
         """
@@ -144,7 +147,7 @@ class Client:
 
             packing = WriterOptions(**given).choice.over(PackingSettings())
         opened = open_dataset(store, index, dataset, create=create, packing=packing)
-        return cls(opened, snapshot_folder, ssd=ssd, **given)
+        return cls(opened, snapshot_folder, ssd=ssd, config=config, **given)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -600,7 +603,7 @@ class Client:
 
     def sibling(self) -> Client:
         """Open a client of the same dataset and snapshot for another thread, which closes it."""
-        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd)
+        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd, config=self._config)
         if self.snapshot is not None:
             sibling.load_meta(self.snapshot.path, check_fresh=False)
         return sibling
@@ -763,8 +766,9 @@ def connect(
             keep_together=keep_together,
             seed=seed,
             ssd=ssd,
+            config=config,
         )
         if named.snapshot:
             client.load_meta(named.snapshot)
-        client._owned, client._config = opened.pop_all(), config
+        client._owned = opened.pop_all()
     return client
