@@ -129,7 +129,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 def _explain_click(error: click.ClickException) -> Failure:
     context = getattr(error, "ctx", None)
-    what = error.format_message().rstrip(".")
+    what = " ".join(error.format_message().split()).rstrip(".")
     hint = (
         ""
         if "; " in what or "Did you mean" in what

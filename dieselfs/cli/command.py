@@ -102,6 +102,8 @@ class DlcmdCommand(click.Command):
             value = context.params.get(parameter.name or "")
             if not isinstance(parameter, click.Argument) or value is None:
                 continue
+            if parameter.name == "job":  # readers without a job have that one
+                continue
             if value == "" or (isinstance(value, tuple) and "" in value):
                 name = parameter.metavar or str(parameter.name).upper()
                 which = name if value == "" else f"an argument of {name}"

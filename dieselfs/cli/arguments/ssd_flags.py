@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -75,7 +77,9 @@ def configured_ssd(
         return settings
     if size is not None:
         raise UsageError(
-            kept, f"leave out --ssd-size, or run `dlcmd cache resize {size}`, which is for all"
+            kept,
+            f"leave out --ssd-size, or run `dlcmd cache resize {size} --ssd "
+            f"{quote(os.fspath(settings.folder))}`, which is for all",
         )
     context.output.note(f"{kept}, so it keeps its size; see `dlcmd cache resize --help`")
     return replace(settings, budget_bytes=None)

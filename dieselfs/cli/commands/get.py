@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -74,6 +75,11 @@ def get(
     address = parse_address(source)
     if local == "-" and dry_run:
         raise UsageError("--dry-run lists files, and - is standard output", "leave one of them out")
+    if local == "-" and (filters or ignore_times):
+        raise UsageError(
+            "filters and --ignore-times are for folders, and - is standard output",
+            "leave them out",
+        )
     if local == "-":
         from dieselfs.cli.commands.cat import write_files
 
@@ -97,7 +103,9 @@ def _plan(client: Client, address: DatasetAddress, local: Path, filters: PathFil
     if local.is_dir():
         return CopyPlan(entry, local, address.name, filters)
     if not local.parent.is_dir():
-        raise LocalFileError(f"{local.parent}: no such folder", f"make it: mkdir -p {local.parent}")
+        raise LocalFileError(
+            f"{local.parent}: no such folder", f"make it: mkdir -p {quote(str(local.parent))}"
+        )
     return CopyPlan(entry, local.parent, local.name, filters)
 
 

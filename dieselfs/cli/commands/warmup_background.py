@@ -70,10 +70,14 @@ def start_in_background(
         {"pid": process.pid, "log": str(log_file)},
         f"warming {dataset}@{snapshot.id} in the background; log: {log_file}; "
         f"`kill {process.pid}` stops it, and the same command goes on",
-        "" if ssd is None else f"`dlcmd warmup --check {dataset}` shows its progress",
+        "" if ssd is None else f"`dlcmd {_check_command(dataset, ssd)}` shows its progress",
     )
     process.returncode = 0  # nobody waits for it
     return ExitCode.OK
+
+
+def _check_command(dataset: str, ssd: SsdSettings) -> str:
+    return shlex.join(["warmup", "--check", dataset, "--ssd", os.fspath(ssd.folder)])
 
 
 def _log_file(dataset: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO
 
 from dieselfs.cli.arguments.listed_names import listed_names
@@ -75,7 +76,7 @@ class Selection:
         if not found:
             raise UsageError(
                 "the selection has no files, so there is nothing to load",
-                f"see `dlcmd ls -r {DatasetAddress(snapshot.dataset.name, self.path)}`",
+                f"see `dlcmd ls -r {quote(str(DatasetAddress(snapshot.dataset.name, self.path)))}`",
             )
         return found
 

@@ -342,7 +342,10 @@ def test_a_smaller_size_never_evicts_silently(
     assert dlcmd("warmup", "cows").code == ExitCode.OK
     for command in (["warmup", "pets"], ["cache", "ls"]):
         told = dlcmd(*command, "--ssd-size", "10MiB")
-        assert (told.code, f"`dlcmd cache resize {10 * MIB}`" in told.err) == (ExitCode.USAGE, True)
+        assert (told.code, f"`dlcmd cache resize {10 * MIB} --ssd " in told.err) == (
+            ExitCode.USAGE,
+            True,
+        )
     monkeypatch.setenv("DIESELFS_SSD_SIZE", "10MiB")
     end_tiers()
     told = dlcmd("warmup", "pets")
