@@ -131,7 +131,9 @@ def ttl(
     """
     ttl_s = None if duration == _NONE else parse_duration(duration)
     if ttl_s == 0:
-        raise UsageError("a TTL of 0 would evict everything", "evict it: dlcmd cache evict")
+        raise UsageError(
+            "a TTL of 0 would evict everything", f"evict it: dlcmd cache evict {dataset}"
+        )
     _change(context, dataset, ssd, ssd_size, ttl_s=ttl_s)
 
 

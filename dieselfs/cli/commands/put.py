@@ -244,6 +244,8 @@ def _trees(
         )
         if exact:
             exact = not _is_directory(context, address)
+        if source.endswith("/") and os.path.isfile(source.rstrip("/")):
+            raise UsageError(f"{source} is a file", "leave out the slash at the end")
         if not exact and not source.endswith("/") and name not in ("", ".", ".."):
             target = f"{target}/{name}" if target else name
         if source.endswith("/") and rules["links"] in ("keep", "skip"):

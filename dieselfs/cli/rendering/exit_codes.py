@@ -111,8 +111,8 @@ _REFUSED: Final = (errno.EACCES, errno.EROFS)
 
 # By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.
 _VERBS: Final = (
-    "(check|correct|did|finish|free|list|make|name|pull|rebuild|restore|run|see|start|try|unmount|use"
-    "|wait|write|add|give|remove) "
+    "(check|choose|correct|did|finish|free|list|make|name|pull|rebuild|restore|run|see|start|try"
+    "|unmount|use|wait|write|add|give|remove) "
 )
 _NAMES_A_REMEDY = re.compile(rf"; |`dlcmd |check --|: {_VERBS}")
 _REMEDY_AT_THE_END = re.compile(rf"[:;] (?={_VERBS})")

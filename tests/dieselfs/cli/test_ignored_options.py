@@ -59,6 +59,29 @@ def test_folders_with_spaces_are_quoted_in_advice(dlcmd: Dlcmd, tmp_path: Path) 
     assert f"mkdir -p '{tmp_path}/a b'" in done.err
 
 
+def test_a_file_goes_into_folders_alone(dlcmd: Dlcmd, tmp_path: Path) -> None:
+    """A slash at the end names a folder, which `mkdir -p` cannot make in the place of a file."""
+    missing = dlcmd("get", "pets:readme.txt", f"{tmp_path}/out/")
+    assert (missing.code, f"mkdir -p {tmp_path}/out" in missing.err) == (1, True)
+    (tmp_path / "file").write_bytes(b"")
+    refused = dlcmd("get", "pets:readme.txt", tmp_path / "file/x")
+    assert (refused.code, "file: not a folder: choose another one" in refused.err) == (1, True)
+    assert list(tmp_path.glob("out*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["put", ".", "./out"], "this is not an address: write dl://"),
+        (["put", ".", "pets:../x"], "illegal path '../x'"),
+        (["config", "get", "memory", "--dataset", "pets"], "explain memory --dataset pets`"),
+        (["cache", "ttl", "pets", "0"], "dlcmd cache evict pets"),
+    ],
+)
+def test_advice_names_what_can_be_typed(dlcmd: Dlcmd, arguments: list[str], said: str) -> None:
+    assert said in dlcmd(*arguments).err
+
+
 def test_the_root_of_a_mount_is_a_directory(pets: Client, tmp_path: Path) -> None:
     from dieselfs.cli.commands.why import _file_inode
     from dieselfs.errors import UsageError

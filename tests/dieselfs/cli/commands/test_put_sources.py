@@ -24,6 +24,7 @@ def source(tmp_path: Path) -> Path:
         (["a/cat", "b/../a/cat"], "b/../a/cat is named twice"),
         (["a/", "a/."], "a/. is named twice"),
         (["a/x", "a/x"], "a/x is named twice"),
+        (["a/x/"], "a/x/ is a file: leave out the slash"),
         (["a/x", "b/x"], "b/x and SRC/a/x would both be x"),
     ],
 )
