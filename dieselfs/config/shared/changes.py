@@ -23,9 +23,10 @@ def set_shared(
         existing_dataset(store, dataset)
 
     def edit(found: StoreSettings) -> StoreSettings:
-        values = {**found.values(dataset), key: value}
-        check_together({**found.store, **values})
-        return found.replaced(dataset, values)
+        changed = found.replaced(dataset, {**found.values(dataset), key: value})
+        for name in (None, *changed.datasets):
+            check_together({**changed.store, **changed.values(name)})
+        return changed
 
     try:
         return change(store, edit)

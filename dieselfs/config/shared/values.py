@@ -67,6 +67,10 @@ def usable(values: Mapping[str, object], dataset: str | None) -> tuple[dict[str,
                 good[key] = value
         except ConfigError:
             continue
+    try:
+        check_together(good)
+    except ConfigError:
+        del good["ssd_admission"]
     return good, [key for key in values if key not in good]
 
 

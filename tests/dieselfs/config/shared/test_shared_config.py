@@ -220,6 +220,20 @@ def test_a_policy_and_an_admission_are_not_set_together(store: CountingStore) ->
     for dataset in (None, "pets"):
         with pytest.raises(ConfigError, match="ssd_admission reject-first and ssd_policy future"):
             set_shared(store, "ssd_policy", "future", dataset)
+    unset_shared(store, "ssd_admission")
+    set_shared(store, "ssd_admission", "all", "pets")
+    with pytest.raises(ConfigError, match="ssd_admission all and ssd_policy future"):
+        set_shared(store, "ssd_policy", "future")
+
+
+def test_an_admission_beside_a_policy_is_ignored_in_what_was_stored_before(
+    store: CountingStore,
+) -> None:
+    both = {"ssd_admission": "all", "ssd_policy": "future"}
+    change(store, lambda _: StoreSettings(store=both))
+    found = completed_config(load_config("memory://a"), store)
+    assert found.ssd_policy is not None
+    assert found.ssd_admission is None
 
 
 def test_every_key_has_a_check_and_takes_a_good_value(store: CountingStore) -> None:
