@@ -31,8 +31,11 @@ def show_until_interrupted(
         from rich.console import Console
         from rich.live import Live
 
+        shown = map(drawn, samples)
+        first = next(shown)  # an error comes before the terminal is taken
         with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
-            for sample in samples:
-                live.update(drawn(sample), refresh=True)
+            live.update(first, refresh=True)
+            for each in shown:
+                live.update(each, refresh=True)
     except KeyboardInterrupt:
         return

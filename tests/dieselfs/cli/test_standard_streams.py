@@ -5,14 +5,17 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from dieselfs.cli.rendering.live import show_until_interrupted
+from dieselfs.cli.rendering.output import Output
 from dieselfs.cli.rendering.progress import Lines
 from dieselfs.cli.rendering.standard_error import say
 from dieselfs.cli.standard_streams import open_closed_streams
+from dieselfs.errors import MountError
 
 CHECKOUT = Path(__file__).parents[3]
 PROGRAM = "import sys; from dieselfs.cli import main; main(sys.argv[1:])"
@@ -97,3 +100,13 @@ def test_a_note_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stderr", Full())
     say("a note")
     Lines("put").show()
+
+
+def test_an_error_comes_before_the_terminal_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
+    def samples() -> Iterator[str]:
+        raise MountError("no mount")
+        yield ""
+
+    with pytest.raises(MountError):
+        show_until_interrupted(Output(terminal=True), samples(), print, str)
+    assert capfd.readouterr().out == ""
