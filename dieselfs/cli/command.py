@@ -99,13 +99,13 @@ class DlcmdCommand(click.Command):
         As a path it would mean the current folder, or the root.
         """
         for parameter in self.params:
+            if not _must_say_something(parameter):
+                continue
             value = context.params.get(parameter.name or "")
-            if not isinstance(parameter, click.Argument) or value is None:
-                continue
-            if parameter.name == "job":  # readers without a job have that one
-                continue
             if value == "" or (isinstance(value, tuple) and "" in value):
-                name = parameter.metavar or str(parameter.name).upper()
+                name = parameter.opts[0]
+                if isinstance(parameter, click.Argument):
+                    name = (parameter.metavar or name.upper()).strip("[]")
                 which = name if value == "" else f"an argument of {name}"
                 raise click.UsageError(f"{which} is empty; check the shell variables", context)
 
@@ -143,6 +143,13 @@ class DlcmdCommand(click.Command):
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+def _must_say_something(parameter: click.Parameter) -> bool:
+    """Return whether an empty value would be taken for another one, or for none at all."""
+    if isinstance(parameter, click.Argument):
+        return parameter.name != "job"  # readers without a job have the empty one
+    return parameter.name in ("snapshot", "to")
 
 
 def command(

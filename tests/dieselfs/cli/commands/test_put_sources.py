@@ -67,9 +67,18 @@ def test_a_name_that_is_listed_twice_is_put_once(dlcmd: Dlcmd, source: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["get", "pets", ""], ["mount", "pets", ""], ["umount", ""], ["stats", ""]]
+    "arguments",
+    [
+        ["get", "pets", ""],
+        ["mount", "pets", ""],
+        ["umount", ""],
+        ["stats", ""],
+        ["mount", "pets", "m", "--snapshot", ""],
+        ["recover", "pets", "--to", ""],
+        ["alloc", "job", "add", "j", "", "--speed", "1MB/s"],
+    ],
 )
-def test_an_empty_argument_is_not_the_current_folder(
+def test_an_empty_argument_means_nothing_else(
     dlcmd: Dlcmd, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
