@@ -9,6 +9,7 @@ directory itself; only a directory may have it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 
@@ -34,8 +35,8 @@ def check_path(path: bytes) -> None:
         raise InvalidPath(f"path is longer than {MAX_PATH_BYTES} bytes: {path[:80]!r}…")
     if b"\0" in path or _BAD_COMPONENT.search(path):
         raise InvalidPath(
-            f"illegal path {path[:200]!r}: components are 1-{MAX_COMPONENT_BYTES} bytes, "
-            "not '.' or '..', without NUL"
+            f"illegal path {os.fsdecode(path[:200])!r}: components are "
+            f"1-{MAX_COMPONENT_BYTES} bytes, not '.' or '..', without NUL"
         )
 
 

@@ -126,7 +126,7 @@ def shared_config(
     from dieselfs.config.shared.stored import completed_config
 
     url = config.store.value
-    if url.startswith("file://") and not _folder_of(url).is_dir():
+    if url.startswith("file://") and not os.path.isdir(_folder_of(url)):
         return config
     return completed_config(config, store, dataset, must_answer=must_answer)
 
@@ -177,7 +177,7 @@ def private_snapshot_folder(config: Config) -> Path:
     Snapshots are mapped into memory and trusted.
     """
     folder = config.snapshot_folder
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, PermissionError):  # nothing can be read there then
         found = folder.stat()
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
             raise ConfigError(

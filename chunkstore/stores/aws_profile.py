@@ -10,8 +10,8 @@ process (`cloud_aws_credentials`); obstore would use the machine's role instead.
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 _KEYS: Final = {
@@ -73,19 +73,18 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _profile(name: str, environment: Mapping[str, str]) -> Mapping[str, str]:
     """Return the profile's settings in the two files, or an empty mapping."""
-    home = Path(environment.get("HOME") or Path.home()) / ".aws"
-    credentials = _ini(
-        Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials").expanduser()
-    )
-    settings = _ini(Path(environment.get("AWS_CONFIG_FILE") or home / "config").expanduser())
+    home = environment.get("HOME") or "~"
+    credentials = _ini(environment.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials")
+    settings = _ini(environment.get("AWS_CONFIG_FILE") or f"{home}/.aws/config")
     return {
         **_section(settings, name if name == "default" else f"profile {name}"),
         **_section(credentials, name),
     }
 
 
-def _ini(path: Path) -> configparser.RawConfigParser:
-    parsed = configparser.RawConfigParser()
+def _ini(name: str) -> configparser.RawConfigParser:
+    """Return what a file says; nothing for one that is missing, or below an unknown home."""
+    parsed, path = configparser.RawConfigParser(), os.path.expanduser(name)
     try:
         parsed.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:

@@ -17,6 +17,9 @@ from dieselfs.cli.command import Interrupted, ReaderGone
 from dieselfs.cli.command_group import LazyCommands
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
 from dieselfs.cli.rendering.exit_codes import PROGRAM, ExitCode, Failure, explain, report
+from dieselfs.cli.rendering.output import written_to_stdout
+from dieselfs.cli.rendering.standard_error import say
+from dieselfs.cli.standard_streams import drop_unwritten_output, open_closed_streams
 
 _COMPLETE: Final = f"_{PROGRAM.upper()}_COMPLETE"
 """The variable by which a shell's script asks what a line may become."""
@@ -54,8 +57,11 @@ def dlcmd() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `dlcmd` and end the process with its exit code."""
+    open_closed_streams()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's BLAS threads would only spin
-    sys.exit(run_dlcmd(_given_arguments() if arguments is None else arguments))
+    code = run_dlcmd(_given_arguments() if arguments is None else arguments)
+    drop_unwritten_output()
+    sys.exit(code)
 
 
 def _given_arguments() -> Sequence[str]:
@@ -67,14 +73,20 @@ def _given_arguments() -> Sequence[str]:
 
 def run_dlcmd(arguments: Sequence[str]) -> int:
     """Run `dlcmd` and return its exit code. Never raises."""
+    stdout = sys.stdout
     if _COMPLETE in os.environ:
         _complete_for_a_shell()
     try:
         result = dlcmd.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
+        with written_to_stdout():
+            sys.stdout.flush()
         return int(result or ExitCode.OK)
     except (ReaderGone, BrokenPipeError):
-        return _end_quietly()
+        return ExitCode.BROKEN_PIPE
+    except SystemExit:
+        if sys.stdout is not stdout:  # click replaces it where the reader of a help has gone
+            return ExitCode.BROKEN_PIPE
+        raise
     except (Interrupted, KeyboardInterrupt, click.Abort):
         if sys.stderr.isatty():
             print(file=sys.stderr)  # the terminal shows ^C
@@ -83,7 +95,7 @@ def run_dlcmd(arguments: Sequence[str]) -> int:
         return stop.exit_code
     except click.ClickException as error:
         if isinstance(error, _NO_ARGUMENTS):
-            click.echo(error.format_message(), err=True)
+            say(error.format_message())
             return ExitCode.USAGE
         failure = _explain_click(error)
     except Exception as error:
@@ -117,16 +129,10 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 def _explain_click(error: click.ClickException) -> Failure:
     context = getattr(error, "ctx", None)
-    what = error.format_message().rstrip(".")
+    what = " ".join(error.format_message().split()).rstrip(".")
     hint = (
         ""
         if "; " in what or "Did you mean" in what
         else f"see `{context.command_path if context else PROGRAM} --help`"
     )
     return Failure(ExitCode.USAGE, what, hint, "UsageError")
-
-
-def _end_quietly() -> int:
-    """Redirect stdout to /dev/null, since Python would complain when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.BROKEN_PIPE

@@ -87,9 +87,27 @@ class DlcmdCommand(click.Command):
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         given = list(args)
         rest = super().parse_args(context, args)
+        if self.allow_interspersed_args:  # else the rest is another program's
+            self._check_not_empty(context)
         if any(parameter.name == "exclude" for parameter in self.params):
             context.meta[_RULES] = self._rules_in_order(context, given)
         return rest
+
+    def _check_not_empty(self, context: click.Context) -> None:
+        """Refuse an empty argument, which a shell makes of a variable that is not set.
+
+        As a path it would mean the current folder, or the root.
+        """
+        for parameter in self.params:
+            if not _must_say_something(parameter):
+                continue
+            value = context.params.get(parameter.name or "")
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                name = parameter.opts[0]
+                if isinstance(parameter, click.Argument):
+                    name = (parameter.metavar or name.upper()).strip("[]")
+                which = name if value == "" else f"an argument of {name}"
+                raise click.UsageError(f"{which} is empty; check the shell variables", context)
 
     def _rules_in_order(self, context: click.Context, args: list[str]) -> list[Rule]:
         """Return the rules of --exclude and --include in the order given.
@@ -125,6 +143,13 @@ class DlcmdCommand(click.Command):
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+def _must_say_something(parameter: click.Parameter) -> bool:
+    """Return whether an empty value would be taken for another one, or for none at all."""
+    if isinstance(parameter, click.Argument):
+        return parameter.name != "job"  # readers without a job have the empty one
+    return parameter.name in ("snapshot", "to")
 
 
 def command(

@@ -127,7 +127,7 @@ class CommandContext:
         return ssd_settings(configured(self.config))
 
     @contextmanager
-    def client(self, address: DatasetAddress, create: bool = False) -> Iterator[Client]:
+    def client(self, address: DatasetAddress) -> Iterator[Client]:
         """Yield a client of the address's dataset.
 
         It reads the address's snapshot, or the current state if the address names none.
@@ -143,9 +143,9 @@ class CommandContext:
                 address.dataset,
                 store=store,
                 index=index,
-                create=create,
                 snapshot_folder=self.snapshot_folder,
                 ssd=replace(self, config=config).ssd(),
+                config=config,
             )
             with client:
                 self.load_snapshot(client, address)

@@ -83,6 +83,7 @@ class Client:
         snapshot_folder: Path,
         *,
         ssd: SsdChoice = "configured",
+        config: Config | None = None,
         **packing: Any,
     ) -> None:
         """`packing` has the fields of `dieselfs.client.writing.WriterOptions`."""
@@ -90,8 +91,8 @@ class Client:
         self.ssd = ssd
         self._owned = ExitStack()
         """Store and index, if `dieselfs.connect` opened them."""
-        self._config: Config | None = None
-        """The settings that `dieselfs.connect` found; None: those of the environment."""
+        self._config = config
+        """The settings for the dataset; None: those of the environment."""
         self._snapshot_folder = snapshot_folder
         self._packing = packing
         self._lookup: Lookup = IndexLookup(dataset)
@@ -120,6 +121,7 @@ class Client:
         keep_together: KeepTogether | None = None,
         seed: int = 0,
         ssd: SsdChoice = "configured",
+        config: Config | None = None,
     ) -> Client:
         """DL_connect: open a dataset and update an index that is behind.
 
@@ -129,9 +131,10 @@ class Client:
         put one after the other, share a chunk. A new dataset remembers them, and they are by
         default what the dataset remembers; a put raises `Refused` if that cannot be used, and
         `UsageError` for what makes no chunk. `ssd` is the tier that caches chunks between store and
-        memory; by default the configuration names it (DIESELFS_SSD). With `warmup` in its settings,
-        the whole dataset is loaded there in the background as soon as a snapshot and node memory
-        are open.
+        memory; by default the configuration names it (DIESELFS_SSD). `config` has the settings of
+        the reads; by default they are those of the environment. With `warmup` in its settings, the
+        whole dataset is loaded there in the background as soon as a snapshot and node memory are
+        open.
         """
         given: dict[str, Any] = {
             "target_bytes": target_bytes,
@@ -146,7 +149,7 @@ class Client:
 
             packing = WriterOptions(**given).choice.over(PackingSettings())
         opened = open_dataset(store, index, dataset, create=create, packing=packing)
-        return cls(opened, snapshot_folder, ssd=ssd, **given)
+        return cls(opened, snapshot_folder, ssd=ssd, config=config, **given)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -636,8 +639,8 @@ class Client:
     def sibling(self) -> Client:
         """Open a client of the same dataset and snapshot for another thread, which closes it."""
         self._require_open()
-        sibling = Client(self.dataset, self._snapshot_folder, ssd=self.ssd, **self._packing)
-        sibling._config = self._config
+        options: dict[str, Any] = {"ssd": self.ssd, "config": self._config, **self._packing}
+        sibling = Client(self.dataset, self._snapshot_folder, **options)
         if self.snapshot is not None:
             sibling.load_meta(self.snapshot.path, check_fresh=False)
         return sibling
@@ -800,8 +803,9 @@ def connect(
             keep_together=keep_together,
             seed=seed,
             ssd=ssd,
+            config=config,
         )
         if named.snapshot:
             client.load_meta(named.snapshot)
-        client._owned, client._config = opened.pop_all(), config
+        client._owned = opened.pop_all()
     return client

@@ -27,7 +27,7 @@ from dieselfs.config.configuration import (
     without_login,
 )
 from dieselfs.config.profile import config_file
-from dieselfs.config.user_folders import cache_folder
+from dieselfs.config.user_folders import cache_folder, state_folder
 
 __all__ = [
     "DEFAULT_ORIGIN",
@@ -38,6 +38,7 @@ __all__ = [
     "cache_folder",
     "config_file",
     "load_config",
+    "state_folder",
     "with_stored",
     "without_login",
 ]

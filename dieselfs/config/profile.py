@@ -70,6 +70,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
+        if not os.access(file.parent, os.X_OK):  # HOME is that of another user, as `sudo -E` has it
+            return {}
         raise ConfigError(f"{file}: {error.strerror}", "make the file readable") from error
     import tomllib
 

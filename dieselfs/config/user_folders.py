@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+_NOWHERE: Final = Path("/nonexistent")
+"""The home of users that have none, as Debian names it."""
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -22,6 +28,11 @@ def config_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return _xdg_folder(environment, "XDG_CONFIG_HOME", ".config")
 
 
+def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of logs: the XDG state folder."""
+    return _xdg_folder(environment, "XDG_STATE_HOME", ".local/state")
+
+
 def _xdg_folder(environment: Mapping[str, str], variable: str, fallback: str) -> Path:
     """Return the folder that the XDG specification gives.
 
@@ -30,4 +41,17 @@ def _xdg_folder(environment: Mapping[str, str], variable: str, fallback: str) ->
     named = Path(environment.get(variable, ""))
     if named.is_absolute():
         return named / "dieselfs"
-    return Path(environment.get("HOME") or Path.home()) / fallback / "dieselfs"
+    return home_folder(environment) / fallback / "dieselfs"
+
+
+def home_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's home by HOME or the user database.
+
+    Without either, as for a container's user without a name, it is `_NOWHERE`: commands that need
+    no home work, and others say which folder is missing.
+    """
+    named = Path(environment.get("HOME", ""))
+    if not named.is_absolute():
+        with suppress(KeyError):
+            named = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    return named if named.is_absolute() else _NOWHERE

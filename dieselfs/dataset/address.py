@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from chunkstore.errors import InvalidPath
@@ -97,10 +98,18 @@ def _split_short(text: str) -> tuple[str, str]:
         )
     if not colon and "/" in dataset:
         name, _, rest = dataset.partition("/")
+        is_meant = _is_dataset_name(name)
         raise AddressError(
-            f"{text}: this is not an address", f"did you mean {name}:{rest}" if name else _FORMS
+            f"{text}: this is not an address", f"did you mean {name}:{rest}" if is_meant else _FORMS
         )
     return dataset, path
+
+
+def _is_dataset_name(text: str) -> bool:
+    with suppress(ValueError):
+        check_dataset_name(text)
+        return True
+    return False
 
 
 def _check_dataset(dataset: str, text: str) -> None:

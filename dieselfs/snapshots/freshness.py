@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from shlex import quote
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
@@ -73,7 +74,7 @@ def stale_text(dataset: DatasetRef, shown: int, newest: int, *, mountpoint: str)
     return (
         f"{mountpoint} shows generation {shown} of {dataset.name}, but the store is at {newest}, "
         f"{count:,} commit{'' if count == 1 else 's'} later: "
-        f"`dlcmd mount --refresh {dataset.name} {mountpoint}` shows the newest snapshot"
+        f"`dlcmd mount --refresh {dataset.name} {quote(mountpoint)}` shows the newest snapshot"
     )
 
 

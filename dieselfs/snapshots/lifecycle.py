@@ -6,6 +6,7 @@ They are built from the index, kept in a local folder, published in the store an
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list
     With an id, the files of former datasets of the name are left out. A file that cannot be read
     stays in the list: opening it reports what is wrong with it.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # also if it is in another user's home
         return []
     found = [
         path

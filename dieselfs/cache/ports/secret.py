@@ -14,6 +14,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from dieselfs.config import former_names
@@ -103,7 +104,9 @@ def _check_file(path: Path, found: os.stat_result) -> None:
             "copy it to a file of your own with mode 0600",
         )
     if found.st_mode & 0o077:
-        raise UsageError(f"others may read or change the secret {path}", f"chmod 600 {path}")
+        raise UsageError(
+            f"others may read or change the secret {path}", f"chmod 600 {quote(str(path))}"
+        )
 
 
 def _checked(text: bytes, source: str) -> TaskSecret:

@@ -73,9 +73,10 @@ class SsdSettings:
     warmup: bool = False
     """Load the dataset that is read in the background: `cache.warmup.background_warmup`."""
     only_looks: bool = False
-    """A folder that has a size keeps it, whatever `budget_bytes` is."""
-    must_exist: bool = False
-    """`check` refuses a folder without a tier, whose disk may not be mounted."""
+    """`check` refuses a folder without a tier; a tier keeps its size, not `budget_bytes`.
+
+    The folder may be mistyped, or its disk not mounted.
+    """
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     choice: PolicyChoice = field(default_factory=PolicyChoice)
     """The cache policies, unless the folder names others (`chunkstore.ssd.policy_choice`)."""
@@ -144,10 +145,10 @@ class SsdSettings:
         """Return what is wrong and what to do."""
         from chunkstore.ssd.region_files import RegionFiles
 
-        if self.must_exist and not (self.folder / "budget").exists():
+        if self.only_looks and not (self.folder / "budget").exists():
             return "there is no tier in this folder", (
-                "mount its disk, or name its folder with --ssd; a mount with --ssd, or "
-                "`dlcmd warmup`, makes a new tier"
+                "mount its disk, or name its folder with --ssd; a mount with --ssd, `dlcmd warmup` "
+                "or --ssd-size makes a new tier"
             )
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -34,16 +36,15 @@ def chosen_ssd(
     folder: str | None,
     size: int | None,
     *,
-    keep_size: bool = False,
-    must_exist: bool = False,
+    only_looks: bool = False,
 ) -> SsdSettings:
     """Return the settings of the SSD tier.
 
-    `keep_size` is for commands that change no size: the tier keeps its own. `must_exist` is for
-    commands that only show a tier. Raises `UsageError` if no tier is named, and `ConfigError` for a
-    folder that can't be one.
+    `only_looks` is for commands that load nothing: unless `size` is given, they make no tier, and
+    the tier keeps its size. Raises `UsageError` if no tier is named, and `ConfigError` for a folder
+    that can't be one.
     """
-    settings = configured_ssd(context, folder, size, keep_size=keep_size, must_exist=must_exist)
+    settings = configured_ssd(context, folder, size, only_looks=only_looks)
     if settings is None:
         raise UsageError(
             "no SSD tier is configured",
@@ -58,8 +59,7 @@ def configured_ssd(
     folder: str | None,
     size: int | None,
     *,
-    keep_size: bool = False,
-    must_exist: bool = False,
+    only_looks: bool = False,
 ) -> SsdSettings | None:
     """Return the same settings, or None for a command that can do without a tier."""
     from dieselfs.cache.ssd.settings import configured, ssd_settings
@@ -70,14 +70,16 @@ def configured_ssd(
     settings = None if options.folder is None else ssd_settings(options)
     if settings is None:
         return None
-    settings = replace(settings, only_looks=keep_size and size is None, must_exist=must_exist)
+    settings = replace(settings, only_looks=only_looks and size is None)
     settings.check()
     kept = settings.kept_size()
     if kept is None:
         return settings
     if size is not None:
         raise UsageError(
-            kept, f"leave out --ssd-size, or run `dlcmd cache resize {size}`, which is for all"
+            kept,
+            f"leave out --ssd-size, or run `dlcmd cache resize {size} --ssd "
+            f"{quote(os.fspath(settings.folder))}`, which is for all",
         )
     context.output.note(f"{kept}, so it keeps its size; see `dlcmd cache resize --help`")
     return replace(settings, budget_bytes=None)

@@ -89,10 +89,14 @@ def advise(
     Tectonic-Shift.
     """
     of_traces = (ssd_size, policy, region_size, write_budget, plot)
-    if bool(traces) == power or (power and any(of_traces)):
+    of_power = (storage, io, absorbed, tier_size, hdd_device, ssd_device)
+    if not traces and not power:
+        raise UsageError("nothing to advise on", "name traces of --record-trace, or add --power")
+    others = (traces or None, *of_traces) if power else of_power
+    if any(other is not None for other in others):
         raise UsageError(
-            "a trace and --power are different questions" if traces else "nothing to advise on",
-            "name traces of --record-trace, or add --power",
+            "traces and --power are different questions, each with options of its own",
+            "see `dlcmd advise --help`",
         )
     if traces:
         question = _question(ssd_size, policy, region_size, write_budget)

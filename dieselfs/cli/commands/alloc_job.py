@@ -92,8 +92,12 @@ def add(
     from dieselfs.allocation.jobs import Job
 
     if table is not None:
-        if job is not None or speed is not None:
-            raise UsageError("--table has all jobs", "give either --table, or JOB and DATASET")
+        given = (job, speed, size, gpus, passes, order, irregular, repeats_items)
+        if given != (None, None, None, 1, 1.0, "random", False, False):
+            raise UsageError(
+                "--table has all jobs with all that is declared of them",
+                "give either --table, or JOB and its options",
+            )
         jobs: list[Job] = read_job_table(table)
     elif job is None or dataset is None or speed is None:
         missing = "JOB" if job is None else "DATASET" if dataset is None else "--speed"

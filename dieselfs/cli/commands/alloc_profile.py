@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -89,5 +90,7 @@ def _statistics(mountpoint: str) -> tuple[str, dict[str, Any]]:
         raise MountError(f"no DieselFS mount at {path}", "`dlcmd mounts` lists them")
     _, document = read_document(mount.mountpoint, STATISTICS_NAME, _TIMEOUT_S)
     if document is None:
-        raise MountError(f"the mount at {path} does not answer", f"see `dlcmd stats {path}`")
+        raise MountError(
+            f"the mount at {path} does not answer", f"see `dlcmd stats {quote(str(path))}`"
+        )
     return mount.shown.partition("@")[0], dict(document)

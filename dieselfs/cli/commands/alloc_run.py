@@ -94,6 +94,8 @@ def run_command(
         raise UsageError(
             "alluxio has no quotas to publish", "run no allocator: then the caches are LRU pools"
         )
+    if namespace is not None and not kubernetes:
+        raise UsageError("--namespace is that of the pods", "add --kubernetes")
     chosen = named_policy(policy, system)
     context = context.shared()
     capacity = capacity_of(context.config, cache, byte_rate("--remote-io", remote_io))

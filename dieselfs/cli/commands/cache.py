@@ -64,7 +64,7 @@ def ls(
     from dieselfs.cache.ssd.blob import pinned_mounts
     from dieselfs.cache.ssd.usage import TierAccess
 
-    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True, must_exist=ssd_size is None)
+    settings = chosen_ssd(context, ssd, ssd_size, only_looks=True)
     access = TierAccess(settings)
     usage = access.usage()
 
@@ -131,7 +131,9 @@ def ttl(
     """
     ttl_s = None if duration == _NONE else parse_duration(duration)
     if ttl_s == 0:
-        raise UsageError("a TTL of 0 would evict everything", "evict it: dlcmd cache evict")
+        raise UsageError(
+            "a TTL of 0 would evict everything", f"evict it: dlcmd cache evict {dataset}"
+        )
     _change(context, dataset, ssd, ssd_size, ttl_s=ttl_s)
 
 
@@ -163,7 +165,7 @@ def resize(context: CommandContext, size: str, ssd: str | None, yes: bool) -> No
     """
     from dieselfs.cache.ssd.usage import TierAccess
 
-    budget_bytes, settings = parse_size(size), chosen_ssd(context, ssd, None, keep_size=True)
+    budget_bytes, settings = parse_size(size), chosen_ssd(context, ssd, None, only_looks=True)
     access = TierAccess(settings)
     usage = access.usage()
     if budget_bytes < usage.budget_bytes and usage.used_bytes:
@@ -236,7 +238,7 @@ def policy(
     given = PolicyOptions(name, shadow, write_budget, buckets)
     if clear and given != PolicyOptions():
         raise UsageError("--clear takes all settings of the folder away", "use it alone")
-    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True, must_exist=True)
+    settings = chosen_ssd(context, ssd, ssd_size, only_looks=True)
     access = TierAccess(settings)
     former = access.policy()
     choice = former
@@ -264,7 +266,7 @@ def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int 
 
     Later reads load its chunks again.
     """
-    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, keep_size=True), dataset)
+    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, only_looks=True), dataset)
 
 
 def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) -> int:
@@ -287,7 +289,7 @@ def _change(
     from dieselfs.cache.ssd.usage import TierAccess
 
     name = parse_dataset(dataset)
-    settings = chosen_ssd(context.shared(name), ssd, ssd_size, keep_size=True)
+    settings = chosen_ssd(context.shared(name), ssd, ssd_size, only_looks=True)
     limits = TierAccess(settings).change(
         name, context.store(), lambda limits: replace(limits, **changed)
     )

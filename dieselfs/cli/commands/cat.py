@@ -10,6 +10,7 @@ import click
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.entries import for_each
+from dieselfs.cli.rendering.output import written_to_stdout
 from dieselfs.dataset.address import parse_address
 from dieselfs.errors import UsageError
 from metadata.errors import PathConflict, PathIsLink
@@ -31,7 +32,8 @@ def write_files(context: CommandContext, addresses: Sequence[str]) -> int:
         address = parse_address(text)
         with context.client(address) as client:
             try:
-                client.read_to(address.path, sys.stdout.buffer)
+                with written_to_stdout():
+                    client.read_to(address.path, sys.stdout.buffer)
             except PathIsLink:
                 raise
             except PathConflict as error:

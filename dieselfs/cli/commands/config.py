@@ -100,7 +100,8 @@ def get(context: CommandContext, key: str, dataset: str | None) -> None:
     key = known_key(key, name)
     values = newest_version(context.store()).values(name)
     if key not in values:
-        raise NotFound(f"{key} is not set for {_whom(name)}: see `dlcmd config explain {key}`")
+        of = "" if name is None else f" --dataset {name}"
+        raise NotFound(f"{key} is not set for {_whom(name)}: see `dlcmd config explain {key}{of}`")
     context.output.result({"key": key, "value": values[key], "dataset": name}, str(values[key]))
 
 

@@ -15,6 +15,7 @@ from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import for_each
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.cli.rendering.progress import Reached
 from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import parse_dataset
@@ -146,7 +147,7 @@ class _Run:
     def _garbage_of(self, name: str) -> Garbage:
         from dieselfs.housekeeping.garbage import find_garbage
 
-        with self._context.progress(f"gc {name}") as progress:
+        with self._context.progress(f"gc {name}", "commits") as progress:
             return find_garbage(
                 self._store,
                 name,
@@ -154,7 +155,7 @@ class _Run:
                 grace_s=self._grace_s,
                 known_generation=_indexed_generation(self._store, self._index, name),
                 unreadable_leases=self._unreadable_leases,
-                progress=lambda commits: progress.advance(commits, 0),
+                progress=Reached(progress).files,
             )
 
     def find_outside(self) -> None:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -74,30 +75,40 @@ def get(
     address = parse_address(source)
     if local == "-" and dry_run:
         raise UsageError("--dry-run lists files, and - is standard output", "leave one of them out")
+    if local == "-" and (filters or ignore_times):
+        raise UsageError(
+            "filters and --ignore-times are for folders, and - is standard output",
+            "leave them out",
+        )
     if local == "-":
         from dieselfs.cli.commands.cat import write_files
 
         return write_files(context, [source])
     with context.client(address) as client:
-        plan = _plan(client, address, Path(local), filters)
+        plan = _plan(client, address, local, filters)
         if dry_run:
             return _print_plan(context, address, client, plan)
         with _terminated_as_interrupted():
             return _extract(context, address, client, plan, jobs, ignore_times)
 
 
-def _plan(client: Client, address: DatasetAddress, local: Path, filters: PathFilter) -> CopyPlan:
+def _plan(client: Client, address: DatasetAddress, where: str, filters: PathFilter) -> CopyPlan:
     from dieselfs.client.extraction.copies import CopyPlan
 
-    entry = client.stat(address.path)
+    entry, local = client.stat(address.path), Path(where)
     if entry.kind == "directory":
         return CopyPlan(entry, local, "" if address.contents else address.name, filters)
     if address.contents:
         raise UsageError(f"{address} is a file", "leave out the slash at the end")
     if local.is_dir():
         return CopyPlan(entry, local, address.name, filters)
-    if not local.parent.is_dir():
-        raise LocalFileError(f"{local.parent}: no such folder", f"make it: mkdir -p {local.parent}")
+    folder = local if where.endswith("/") else local.parent
+    if not folder.is_dir():
+        there = os.path.lexists(folder)
+        raise LocalFileError(
+            f"{folder}: not a folder" if there else f"{folder}: no such folder",
+            "choose another one" if there else f"make it: mkdir -p {quote(str(folder))}",
+        )
     return CopyPlan(entry, local.parent, local.name, filters)
 
 

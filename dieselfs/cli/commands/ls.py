@@ -83,7 +83,15 @@ def ls(
     """
     if address is None and cached:
         raise UsageError("--cached is of one dataset's files", "`dlcmd cache ls` lists datasets")
+    if ssd is not None and not cached:
+        raise UsageError("--ssd names the SSD of --cached", "add --cached, or leave --ssd out")
     if address is None:
+        if recursive or count_only or limit is not None or sort or filters:
+            raise UsageError(
+                "--recursive, --count-only, --limit, --sort and filters are for the files of a "
+                "dataset",
+                "name one, or leave them out",
+            )
         from dieselfs.cli.commands.dataset import print_datasets
 
         return print_datasets(context, human)
@@ -147,9 +155,7 @@ def _cached(context: CommandContext, client: Client, ssd: str | None) -> _Cached
     from dieselfs.cli.arguments.ssd_flags import chosen_ssd
 
     dataset = client.dataset.ref
-    cached = TierAccess(chosen_ssd(context, ssd, None, keep_size=True, must_exist=True)).cached(
-        dataset.id
-    )
+    cached = TierAccess(chosen_ssd(context, ssd, None, only_looks=True)).cached(dataset.id)
     return _Cached(cached, chunks_in_memory(dataset))
 
 

@@ -7,7 +7,9 @@ show the snapshot chosen.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -30,7 +32,7 @@ from dieselfs.cli.mounting.mount_flags import (
 from dieselfs.cli.mounting.mount_options import parse_mount_options
 from dieselfs.cli.rendering.output import counted
 from dieselfs.dataset.address import parse_address
-from dieselfs.errors import MountError, MountpointBusy
+from dieselfs.errors import MountError, MountpointBusy, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,6 +240,12 @@ def mount(
         context = context.shared(request.address.dataset)
     request = configured_request(context.config, request)
     if upgrade:
+        if foreground or asked or request.snapshot:
+            raise UsageError(
+                "--upgrade replaces the program of a mount, and goes with no snapshot, --refresh "
+                "or --foreground",
+                "leave them out",
+            )
         _upgrade(context, request)
     elif foreground:
         from dieselfs.cli.mounting.mount_serving import serve
@@ -339,6 +347,7 @@ def _upgrade(context: CommandContext, request: MountRequest) -> None:
         raise MountError(
             f"no mount serves at {resolve(request.mountpoint)}", "`dlcmd mounts` lists them"
         )
+    _check_dataset(request, running)
     refuse_upgrade(running)
     server_pid = request_upgrade(running)
     if context.output.json:
@@ -350,18 +359,27 @@ def _upgrade(context: CommandContext, request: MountRequest) -> None:
 
 
 def _check_refreshable(request: MountRequest, running: MountInfo) -> None:
-    where, wanted = running.mountpoint, request.address.dataset
-    unmounting = f"unmount it first: dlcmd umount {where}"
-    if running.dataset != wanted:
-        raise MountpointBusy(f"{running.dataset} is mounted at {where}, not {wanted}", unmounting)
+    _check_dataset(request, running)
     if request.snapshot:
         raise MountpointBusy(
             (
-                f"{wanted} is mounted at {where}, and a refresh takes the newest snapshot, not "
-                f"{request.snapshot}"
+                f"{running.dataset} is mounted at {running.mountpoint}, and a refresh takes the "
+                f"newest snapshot, not {request.snapshot}"
             ),
-            unmounting,
+            _unmount_first(running),
         )
+
+
+def _check_dataset(request: MountRequest, running: MountInfo) -> None:
+    where, wanted = running.mountpoint, request.address.dataset
+    if running.dataset != wanted:
+        raise MountpointBusy(
+            f"{running.dataset} is mounted at {where}, not {wanted}", _unmount_first(running)
+        )
+
+
+def _unmount_first(running: MountInfo) -> str:
+    return f"unmount it first: dlcmd umount {quote(os.fspath(running.mountpoint))}"
 
 
 def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
@@ -375,7 +393,7 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
                 f"the dataset mounted at {running.mountpoint} is not the "
                 f"{snapshot.dataset.name} of the store"
             ),
-            f"check --store, or unmount it first: dlcmd umount {running.mountpoint}",
+            f"check --store, or {_unmount_first(running)}",
         )
 
 

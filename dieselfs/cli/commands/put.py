@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from dieselfs.cli.arguments.listed_names import listed_names
 from dieselfs.cli.command import (
     command,
     delete_limit_option,
@@ -179,6 +180,8 @@ def put(
     )
     if max_delete is not None and not delete:
         raise UsageError("--max-delete limits --delete", "add --delete, or leave both out")
+    if null and files_from is None:
+        raise UsageError("--null is about the names of --files-from", "add --files-from FILE")
     if delete and files_from is not None:
         raise UsageError(
             "--delete goes with directories, not with --files-from", "name the directory as SRC"
@@ -191,11 +194,11 @@ def put(
         )
     sources: list[SourceTree | FileList] = []
     if files_from is not None:
-        names = files_from.read().split(b"\0" if null else b"\n")
+        names = listed_names(files_from, null=null)
         sources.append(_listed(places[:-1], address, names, filters, links))
     else:
         rules = {"filters": filters, "links": links}
-        sources.extend(_trees(context, places[:-1], address, rules))
+        sources.extend(_different(_trees(context, places[:-1], address, rules)))
     request = PackRequest(
         sources,
         jobs=jobs or min(os.cpu_count() or 1, 8),
@@ -241,12 +244,36 @@ def _trees(
         )
         if exact:
             exact = not _is_directory(context, address)
+        if source.endswith("/") and os.path.isfile(source.rstrip("/")):
+            raise UsageError(f"{source} is a file", "leave out the slash at the end")
         if not exact and not source.endswith("/") and name not in ("", ".", ".."):
             target = f"{target}/{name}" if target else name
         if source.endswith("/") and rules["links"] in ("keep", "skip"):
             source = os.path.realpath(source)  # the slash asks for what the link leads to
         disk_path = os.fsencode(source.rstrip("/") or "/")
         yield SourceTree(disk_path, os.fsencode(target), **rules)
+
+
+def _different(sources: Iterable[SourceTree]) -> Iterator[SourceTree]:
+    """Yield the sources; raise `UsageError` for two that would put the same paths.
+
+    Two directories of one target are no error, as they may have different files, unless they are
+    the same directory.
+    """
+    taken: dict[bytes, set[bytes]] = {}
+    for source in sources:
+        path, shown = os.path.abspath(source.disk_path), os.fsdecode(source.disk_path)
+        others = taken.setdefault(source.target, set())
+        if path in others:
+            raise UsageError(f"{shown} is named twice", "name each SRC once")
+        if others and not (source.is_directory() and all(map(os.path.isdir, others))):
+            target = os.fsdecode(source.target)
+            raise UsageError(
+                f"{shown} and {os.fsdecode(min(others))} would both be {target}",
+                "put them into different directories, with a command for each",
+            )
+        others.add(path)
+        yield source
 
 
 def _is_directory(context: CommandContext, address: DatasetAddress) -> bool:
@@ -273,7 +300,7 @@ def _listed(
 
     if len(sources) > 1:
         raise UsageError("--files-from goes with one SRC at most, below which the names lie")
-    paths = [os.path.normpath(name) for name in names if name]
+    paths = list(dict.fromkeys(os.path.normpath(name) for name in names if name))
     for path in paths:
         if path == b".." or path.startswith((b"/", b"../")):
             raise UsageError(

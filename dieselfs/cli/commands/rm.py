@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -55,6 +56,8 @@ def rm(
     dataset, as `dlcmd put` does. Use `dlcmd dataset rm` to remove a whole dataset.
     """
     changed: dict[str, DatasetAddress] = {}
+    if max_delete is not None:
+        _check_limit(context, addresses, max_delete)
 
     def delete(text: str) -> None:
         address = _checked(parse_address(text))
@@ -64,10 +67,10 @@ def rm(
                 raise UsageError(
                     f"{address} is a directory", "add -r to delete it with all below it"
                 )
-            count = _count_files(client, entry, max_delete)
             if dry_run:
                 _print_plan(context, client, address, entry)
                 return
+            count = sum(1 for _ in _files(client, entry))
             confirm(f"delete {address} ({counted(count, 'file')})", yes=yes)
             deleted = client.delete_tree(address.path)
             client.flush()
@@ -121,14 +124,25 @@ def _files(client: Client, entry: FileStat) -> Iterator[FileStat]:
     return (found for found in client.walk(entry.path) if found.kind != "directory")
 
 
-def _count_files(client: Client, entry: FileStat, limit: int | None) -> int:
-    count = sum(1 for _ in _files(client, entry))
-    if limit is not None and count > limit:
+def _check_limit(context: CommandContext, addresses: Sequence[str], limit: int) -> None:
+    """Raise `Refused` if the addresses hold more files than that, all together.
+
+    An address that does not exist counts as none; its deletion says so.
+    """
+    from metadata.errors import DatasetNotFound, PathNotFound
+
+    count = 0
+    for text in addresses:
+        address = _checked(parse_address(text))
+        with suppress(DatasetNotFound, PathNotFound), context.client(address) as client:
+            count += sum(1 for _ in _files(client, client.stat(address.path)))
+    if count > limit:
+        what = addresses[0] if len(addresses) == 1 else f"the {len(addresses):,} addresses"
+        verb = "holds" if len(addresses) == 1 else "hold"
         raise Refused(
-            f"{entry.path} holds {counted(count, 'file')}, --max-delete allows {limit:,}",
+            f"{what} {verb} {counted(count, 'file')}, --max-delete allows {limit:,}",
             "nothing was deleted",
         )
-    return count
 
 
 def _print_plan(

@@ -14,6 +14,7 @@ import click
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.rendering.standard_error import say
 from dieselfs.errors import MountError
 
 CANNOT_RUN: Final = 126
@@ -50,11 +51,10 @@ def run(
     os.environ[_THREADS] = "1"
     _prepare(context.output, verbose, mounts or ("/",))
     sys.stdout.flush()
-    sys.stderr.flush()
     try:
         _execute(command)
     except OSError as error:
-        print(f"dlcmd: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+        say(f"dlcmd: cannot run {command[0]}: {error.strerror}")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
 
 

@@ -174,7 +174,7 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
         raise UsageError(
             "--listen with port 0: clients could not find the node", "write another port"
         )
-    memory_bytes = options["memory"] or DEFAULT_MEMORY_BYTES
+    memory_bytes = DEFAULT_MEMORY_BYTES if options["memory"] is None else options["memory"]
     if memory_bytes < MIN_MEMORY_BYTES:
         raise UsageError(
             f"--memory {human_size(memory_bytes)}: too little for the requests of clients",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -14,7 +15,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.live import show_until_interrupted
 from dieselfs.cli.rendering.mount_statistics import HEADINGS, Sample, rates, rows, summary
 from dieselfs.cli.rendering.output import Output, printable
-from dieselfs.errors import MountError
+from dieselfs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,12 +47,13 @@ def stats(
 ) -> None:
     """Show what a mount does: rates, where reads came from, waits, errors, plan and memory.
 
-    On a terminal they are updated until Ctrl-C, with rates since the last update. Otherwise they
-    are printed once, with rates since the mount began. With --json they are printed once unless
-    --interval is given.
+    On a terminal, or with --interval, they are updated until Ctrl-C, with rates since the last
+    update. Otherwise, and with --json, they are printed once, with rates since the mount began.
     """
     output = context.output
-    again = not once and (interval is not None if output.json else output.terminal)
+    if once and interval is not None:
+        raise UsageError("--interval repeats, and --once prints once", "leave out one of them")
+    again = not once and (interval is not None or (output.terminal and not output.json))
     samples = _samples(mountpoint, interval or 1.0, again)
     if again:
         show_until_interrupted(
@@ -105,7 +107,10 @@ def _no_answer(path: Path, state: MountState) -> MountError:
     from dieselfs.fuse.mounts.mount_table import MountState
 
     what, hint = {
-        MountState.DEAD: (f"the daemon of {path} is gone", f"unmount it: dlcmd umount {path}"),
+        MountState.DEAD: (
+            f"the daemon of {path} is gone",
+            f"unmount it: dlcmd umount {quote(str(path))}",
+        ),
         MountState.PRIVATE: (f"{path} is another user's mount", "run the command as that user"),
         MountState.LOCAL: (
             f"{path} is a local mount: the kernel serves it from the SSD, without statistics",
@@ -115,7 +120,7 @@ def _no_answer(path: Path, state: MountState) -> MountError:
         state,
         (
             f"the mount at {path} does not answer, or its answer is not valid",
-            f"see its log, or detach it: dlcmd umount --lazy {path}",
+            f"see its log, or detach it: dlcmd umount --lazy {quote(str(path))}",
         ),
     )
     return MountError(what, hint)

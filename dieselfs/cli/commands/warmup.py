@@ -157,11 +157,11 @@ def warmup(
     options = CacheClusterOptions(cache_cluster, cache_cluster_secret_file)
     context = context.shared(place.dataset)
     if pin_mount or unpin_mount:
-        settings = chosen_ssd(context, ssd, ssd_size, keep_size=check or unpin_mount)
+        settings = chosen_ssd(context, ssd, ssd_size, only_looks=check or unpin_mount)
         return _pin(context, place, settings, no_index, jobs, check=check, removes=unpin_mount)
     from dieselfs.cache.cluster.options import cache_cluster_settings
 
-    own = configured_ssd(context, ssd, ssd_size, keep_size=check or evict)
+    own = configured_ssd(context, ssd, ssd_size, only_looks=check or evict or dry_run)
     run = _WarmUpRun(context, own, cache_cluster_settings(options, context.config), jobs, dry_run)
     run.check_target()
     if evict:

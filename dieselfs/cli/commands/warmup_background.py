@@ -15,6 +15,7 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.commands.warmup_selection import Selection
 from dieselfs.cli.rendering.entries import iso_time
 from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.config import state_folder
 from dieselfs.dataset.address import DatasetAddress
 from dieselfs.errors import LocalFileError
 from dieselfs.fuse.starting.mount_request import this_program
@@ -69,13 +70,16 @@ def start_in_background(
         {"pid": process.pid, "log": str(log_file)},
         f"warming {dataset}@{snapshot.id} in the background; log: {log_file}; "
         f"`kill {process.pid}` stops it, and the same command goes on",
-        "" if ssd is None else f"`dlcmd warmup --check {dataset}` shows its progress",
+        "" if ssd is None else f"`dlcmd {_check_command(dataset, ssd)}` shows its progress",
     )
     process.returncode = 0  # nobody waits for it
     return ExitCode.OK
 
 
+def _check_command(dataset: str, ssd: SsdSettings) -> str:
+    return shlex.join(["warmup", "--check", dataset, "--ssd", os.fspath(ssd.folder)])
+
+
 def _log_file(dataset: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    folder = os.environ.get("DIESELFS_LOG_FOLDER") or Path(state, "dieselfs")
-    return Path(folder, f"warmup-{dataset}.log")
+    folder = Path(os.environ.get("DIESELFS_LOG_FOLDER") or state_folder())
+    return folder / f"warmup-{dataset}.log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from dieselfs.cli.command_context import CommandContext
@@ -80,9 +81,10 @@ def check(context: CommandContext, snapshot: Snapshot, settings: SsdSettings) ->
             output.line(f"damaged: {output.name(path)}")
         output.line(f"{name}: {len(damaged):,} of {counted(snapshot.file_count, 'file')} damaged")
         if damaged:
+            ssd = f"--ssd {quote(os.fspath(settings.folder))}"
             output.note(
-                f"write it again: dlcmd warmup --unpin-mount {snapshot.dataset.name}; dlcmd "
-                f"warmup --pin-mount {name}"
+                f"write it again: dlcmd warmup --unpin-mount {name} {ssd}; "
+                f"dlcmd warmup --pin-mount {name} {ssd}"
             )
     if paths is None:
         return ExitCode.FOUND

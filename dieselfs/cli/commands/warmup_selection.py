@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO
 
+from dieselfs.cli.arguments.listed_names import listed_names
 from dieselfs.dataset.address import DatasetAddress
 from dieselfs.errors import UsageError
 
@@ -74,7 +76,7 @@ class Selection:
         if not found:
             raise UsageError(
                 "the selection has no files, so there is nothing to load",
-                f"see `dlcmd ls -r {DatasetAddress(snapshot.dataset.name, self.path)}`",
+                f"see `dlcmd ls -r {quote(str(DatasetAddress(snapshot.dataset.name, self.path)))}`",
             )
         return found
 
@@ -94,6 +96,6 @@ class Selection:
 
     def _names(self) -> list[bytes]:
         assert self.files_from is not None
-        names = self.files_from.read().split(b"\0" if self.null else b"\n")
+        names = listed_names(self.files_from, null=self.null)
         below = os.fsencode(self.path) + b"/" if self.path else b""
         return [below + name.removeprefix(b"./") for name in names if name.strip()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -62,7 +63,8 @@ def _inode(root: Path, path: Path) -> int:
 
 
 def _file_inode(snapshot: Snapshot, root: Path, path: Path) -> int:
-    inode = snapshot.resolve(os.fsencode(path.relative_to(root)))
+    below = path.relative_to(root)
+    inode = snapshot.resolve(os.fsencode(below) if below.parts else b"")
     if inode is None:
         raise MountError(f"{path} is not in the snapshot {snapshot.id} that is mounted")
     if snapshot.is_directory(inode):
@@ -79,7 +81,7 @@ def _document(root: Path, inode: int) -> Mapping[str, Any]:
         raise MountError(
             f"the mount {root} does not say where its files lie",
             "a local mount has them on the SSD; a mount of a former release does after "
-            f"`dlcmd mount --refresh {root}`",
+            f"`dlcmd mount --upgrade DATASET {quote(os.fspath(root))}`",
         )
     return document
 

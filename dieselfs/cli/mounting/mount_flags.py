@@ -37,6 +37,12 @@ def mount_request(
         raise UsageError(f"{address}: only whole datasets are mounted", f"mount {address.dataset}")
     if address.snapshot and flags["snapshot"]:
         raise UsageError(f"{address} and --snapshot {flags['snapshot']}", "name one snapshot")
+    front = _chosen("front", FRONTS, flags, options)
+    blob_cache = _chosen("blob_cache", BLOB_CACHES, flags, options)
+    if front == "fuse" and blob_cache not in (None, "auto"):
+        raise UsageError(
+            f"--blob-cache {blob_cache} is for EROFS, and --front is fuse", "leave out one of them"
+        )
     memory_option = options.get("memory") or options.get("cache_memory")
     memory = None if memory_option is None else parse_size(memory_option)
     shuffle = flags["shuffle"] or options.get("shuffle")
@@ -51,7 +57,7 @@ def mount_request(
         snapshot=flags["snapshot"] or options.get("snapshot") or address.snapshot,
         refresh=True if "refresh" in options else flags["refresh"],
         no_index=flags["no_index"] or "no_index" in options,
-        memory_bytes=flags["memory"] or memory,
+        memory_bytes=memory if flags["memory"] is None else flags["memory"],
         task=flags["task"] or options.get("task") or os.environ.get(TASK_VARIABLE) or None,
         job=options.get("job") if flags["job"] is None else flags["job"],
         shuffle=None if shuffle is None else _parameters(shuffle),
@@ -59,8 +65,8 @@ def mount_request(
         no_foreign_plans=flags["no_foreign_plans"] or "no_foreign_plans" in options,
         preload=flags["preload"] or "preload" in options,
         prefill_bytes=prefill if flags["prefill"] is None else flags["prefill"],
-        front=_chosen("front", FRONTS, flags, options) or "auto",
-        blob_cache=_chosen("blob_cache", BLOB_CACHES, flags, options) or "auto",
+        front=front or "auto",
+        blob_cache=blob_cache or "auto",
         threads=_threads(flags, options),
         patience_s=_patience(flags, options),
         peers=_peers(options, flags),

@@ -7,6 +7,7 @@ failure too.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import Final
 import chunkstore.errors as store
 import dieselfs.errors as product
 import metadata.errors as index
+from dieselfs.cli.rendering.standard_error import say
+from dieselfs.config.user_folders import home_folder
 from metadata.url_secrets import redacted
 
 PROGRAM: Final = "dlcmd"
@@ -104,11 +107,12 @@ _HINTS: Final[dict[ExitCode, dict[type[BaseException], str]]] = {
 _TABLE: Final = {kind: (code, hint) for code, of in _HINTS.items() for kind, hint in of.items()}
 """The exit code and the hint by class; the nearest class of an error decides."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED: Final = (errno.EACCES, errno.EROFS)
 
 # By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.
 _VERBS: Final = (
-    "(check|correct|did|finish|free|list|make|name|pull|rebuild|restore|run|see|start|try|unmount|use"
-    "|wait|write|add|give|remove) "
+    "(check|choose|correct|did|finish|free|list|make|name|pull|rebuild|restore|run|see|start|try"
+    "|unmount|use|wait|write|add|give|remove) "
 )
 _NAMES_A_REMEDY = re.compile(rf"; |`dlcmd |check --|: {_VERBS}")
 _REMEDY_AT_THE_END = re.compile(rf"[:;] (?={_VERBS})")
@@ -170,8 +174,15 @@ def _lacks_linux(error: BaseException) -> bool:
 def _explain_os_error(error: OSError) -> Failure:
     reason = error.strerror or str(error) or type(error).__name__
     what = f"{error.filename}: {reason}" if error.filename is not None else reason
-    hint = "free space, then run the same command again" if error.errno in _FULL else ""
-    return Failure(ExitCode.FAILURE, _one_line(what), hint, type(error).__name__)
+    return Failure(ExitCode.FAILURE, _one_line(what), _advice(error), type(error).__name__)
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in _FULL:
+        return "free space, then run the same command again"
+    if error.errno in _REFUSED and not os.access(home_folder(), os.W_OK):
+        return "set HOME to a folder of yours; defaults are below it"
+    return ""
 
 
 def _one_line(text: str) -> str:
@@ -189,4 +200,4 @@ def report(failure: Failure, *, as_json: bool) -> None:
         import json
 
         text = json.dumps(failure.as_record())
-    print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
+    say(text)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.rendering.output import Output, written_to_stdout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,13 +25,17 @@ def show_until_interrupted(
         if output.json or not output.terminal:
             for sample in samples:
                 write(sample)
-                sys.stdout.flush()
+                with written_to_stdout():
+                    sys.stdout.flush()
             return
         from rich.console import Console
         from rich.live import Live
 
+        shown = map(drawn, samples)
+        first = next(shown)  # an error comes before the terminal is taken
         with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
-            for sample in samples:
-                live.update(drawn(sample), refresh=True)
+            live.update(first, refresh=True)
+            for each in shown:
+                live.update(each, refresh=True)
     except KeyboardInterrupt:
         return

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from chunkstore.counted import counted as counted
+from dieselfs.cli.rendering.standard_error import say
 from dieselfs.cli.values.short_ids import short_id
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.config.former_names import with_former_keys
+from dieselfs.errors import LocalFileError
 
 _LEAST_CELL: Final = 12
 """Characters to which a column is shortened at most."""
@@ -49,8 +52,9 @@ class Output:
         self.data(os.fsencode(text) + b"\n")
 
     def data(self, data: bytes | memoryview) -> None:
-        """Write bytes of results as they are."""
-        sys.stdout.buffer.write(data)
+        """Write bytes of results as they are. Raises `LocalFileError` for a disk that is full."""
+        with written_to_stdout():
+            sys.stdout.buffer.write(data)
 
     def note(self, text: str) -> None:
         """Print a line on stderr, unless --quiet is given; with --json, an object."""
@@ -60,7 +64,7 @@ class Output:
                 import json
 
                 shown = json.dumps({"event": "note", "message": text})
-            print(shown.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
+            say(shown)
 
     def name(self, path: str, directory: bool = False) -> str:
         """Return a file name as stdout shows it."""
@@ -164,6 +168,17 @@ class Output:
         """Write one thing: its record with --json, or else `name: value` lines, aligned."""
         width = max(map(len, fields)) + 2
         self.result(record, *(f"{name + ':':<{width}}{value}" for name, value in fields.items()))
+
+
+@contextmanager
+def written_to_stdout() -> Iterator[None]:
+    """Raise `LocalFileError` for results that cannot be written, but not for a reader that left."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LocalFileError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def picked(values: object, names: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from chunkstore.progress import NO_PROGRESS, Progress
+from dieselfs.cli.rendering.standard_error import say
 from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.sizes import human_size
 
@@ -74,7 +75,7 @@ class Lines(_Display):
 
     def show(self) -> None:
         """Print a line."""
-        print(self._line(self._elapsed_s), file=sys.stderr, flush=True)
+        say(self._line(self._elapsed_s))
 
     def _line(self, elapsed_s: float) -> str:
         if self._json:

@@ -110,7 +110,7 @@ def batches(window: Iterable[Copy]) -> Iterator[list[Copy]]:
         batch.append(copy)
         size += entry.size
         if entry.size > STREAMED_BYTES:
-            size = BATCH_BYTES  # the next file begins another batch
+            size = BATCH_BYTES + 1  # the next file begins another batch, an empty one too
     if batch:
         yield sorted(batch, key=_parent)
 

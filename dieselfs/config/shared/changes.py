@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from chunkstore.store_settings import StoreSettings, change
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.config.shared.values import check_value, known_key
+from dieselfs.config.shared.values import check_together, check_value, known_key
 from dieselfs.dataset.dataset import existing_dataset
-from dieselfs.errors import UsageError
+from dieselfs.errors import ConfigError, UsageError
 
 
 def set_shared(
@@ -21,12 +21,18 @@ def set_shared(
     check_value(key, value)
     if dataset is not None:
         existing_dataset(store, dataset)
+
+    def edit(found: StoreSettings) -> StoreSettings:
+        changed = found.replaced(dataset, {**found.values(dataset), key: value})
+        for name in (None, *changed.datasets):
+            check_together({**changed.store, **changed.values(name)})
+        return changed
+
     try:
-        return change(
-            store,
-            lambda found: found.replaced(dataset, {**found.values(dataset), key: value}),
-        )
-    except ValueError as error:
+        return change(store, edit)
+    except ConfigError:
+        raise
+    except ValueError as error:  # all values together are too long
         raise UsageError(f"{key}: {error}", "unset what is not needed") from error
 
 

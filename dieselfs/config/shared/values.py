@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from dieselfs.config import SHARED_KEYS
 from dieselfs.config.former_names import present_key
@@ -45,6 +46,16 @@ def check_value(key: str, value: str) -> None:
         raise ConfigError(f"{key} cannot be {value!r}", f"write {wanted}")
 
 
+def check_together(values: Mapping[str, object]) -> None:
+    """Raise `ConfigError` for values that no SSD tier takes together."""
+    admission, policy = values.get("ssd_admission"), values.get("ssd_policy", "lru")
+    if admission is not None and policy != "lru":
+        raise ConfigError(
+            f"ssd_admission {admission} and ssd_policy {policy}: a policy decides what is admitted",
+            "unset one of them first",
+        )
+
+
 def usable(values: Mapping[str, object], dataset: str | None) -> tuple[dict[str, str], list[str]]:
     """Return the stored values that this release understands, and the keys of the others."""
     good: dict[str, str] = {}
@@ -56,12 +67,11 @@ def usable(values: Mapping[str, object], dataset: str | None) -> tuple[dict[str,
                 good[key] = value
         except ConfigError:
             continue
+    try:
+        check_together(good)
+    except ConfigError:
+        del good["ssd_admission"]
     return good, [key for key in values if key not in good]
-
-
-def is_yes(value: str) -> bool:
-    """Return whether a value that `check_value` took for yes or no means yes."""
-    return value.lower() in _YES
 
 
 def _advice(key: str) -> str:
@@ -77,11 +87,25 @@ def _advice(key: str) -> str:
 
 def _index(value: str) -> str | None:
     scheme, separator, place = value.partition("://")
-    if separator and place and scheme in _INDEX_SCHEMES:
+    if separator and place and scheme in _INDEX_SCHEMES and _is_place(scheme, value):
         return None
     return (
         "redis://HOST:PORT/DB, rediss://…, redis+cluster://HOST:PORT[,HOST:PORT…] or lmdb:///FOLDER"
     )
+
+
+def _is_place(scheme: str, url: str) -> bool:
+    """Return whether a URL of the scheme names a folder, or servers, by which it can be opened."""
+    if scheme == "memory":
+        return True
+    try:
+        parts = urlsplit(url, allow_fragments=False)
+        if scheme == "lmdb":
+            return parts.netloc in ("", "localhost") and bool(parts.path.strip("/"))
+        servers = [urlsplit(f"//{server}") for server in parts.netloc.rpartition("@")[2].split(",")]
+        return all(server.hostname and server.port != 0 for server in servers)
+    except ValueError:  # of a port
+        return False
 
 
 def _cluster(value: str) -> str | None:
@@ -118,22 +142,29 @@ def _folder(value: str) -> str | None:
     return None if value == "none" else _file(value)
 
 
-def _size(value: str) -> str | None:
-    from dieselfs.cache.ssd.byte_sizes import parse_size
+def _size(least_bytes: int, least: str = "") -> Check:
+    def check(value: str) -> str | None:
+        from dieselfs.cache.ssd.byte_sizes import parse_size
 
-    try:
-        parse_size(value)
-    except UsageError:
-        return "a size, for instance 64MiB or 2G"
-    return None
+        try:
+            return None if parse_size(value) >= least_bytes else f"a size of {least} at least"
+        except UsageError:
+            return "a size, for instance 64MiB or 2G"
+
+    return check
 
 
 def _seconds(value: str) -> str | None:
-    return None if value.isascii() and value.isdecimal() and int(value) else "whole seconds"
+    is_number = value.isascii() and value.isdecimal() and len(value) < _MOST_DIGITS
+    return None if is_number and int(value) else "whole seconds"
 
 
 def _one_of(*words: str) -> Check:
-    return lambda value: None if value.lower() in words else " or ".join(words)
+    return lambda value: None if value in words else " or ".join(words)
+
+
+def _yes_or_no(value: str) -> str | None:
+    return None if value.lower() in (*_YES, *_NO) else "yes or no"
 
 
 def _rate(value: str) -> str | None:
@@ -157,14 +188,15 @@ def _policy(field: str) -> Check:
 
 
 _YES: Final = ("1", "yes", "true", "on")
-_yes_or_no: Final[Check] = _one_of("yes", "no", "1", "0", "true", "false", "on", "off")
+_NO: Final = ("0", "no", "false", "off")
+_MOST_DIGITS: Final = 10
 _CHECKS: Final[Mapping[str, Check]] = {
     "index": _index,
     "cache_cluster": _cluster,
     "cache_cluster_secret_file": _file,
     "cache_datasets": _patterns,
     "ssd": _folder,
-    "ssd_size": _size,
+    "ssd_size": _size(6 << 20, "6MiB"),
     "ssd_admission": _one_of("all", "reject-first"),
     "ssd_eviction": _one_of("lru", "fifo"),
     "ssd_warmup": _yes_or_no,
@@ -174,7 +206,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "ssd_buckets": _policy("buckets"),
     "patience": _seconds,
     "refresh": _yes_or_no,
-    "memory": _size,
+    "memory": _size(1, "1 byte"),
     "eviction": _one_of("uniform", "lru"),
-    "prefill": _size,
+    "prefill": _size(0),
 }

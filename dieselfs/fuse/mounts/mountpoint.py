@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from dieselfs.errors import MountError, MountpointBusy
@@ -68,7 +69,8 @@ def check_mountable(mountpoint: Path, nonempty: bool = False) -> None:
         names = os.listdir(mountpoint)
     except FileNotFoundError:
         raise MountError(
-            f"mountpoint {mountpoint} does not exist", f"make it: mkdir -p {mountpoint}"
+            f"mountpoint {mountpoint} does not exist",
+            f"make it: mkdir -p {quote(str(mountpoint))}",
         ) from None
     except NotADirectoryError:
         raise MountError(f"mountpoint {mountpoint} is not a directory") from None
@@ -89,20 +91,20 @@ def check_mountable(mountpoint: Path, nonempty: bool = False) -> None:
 
 def _clear_if_dead(entry: MountEntry) -> None:
     [info] = ask([entry], _ANSWER_TIMEOUT_S)
+    where = quote(os.fspath(entry.mountpoint))
     if info.state is MountState.DEAD:
         log.warning("the daemon of %s at %s is gone: unmounting it", entry.shown, entry.mountpoint)
         unmount(entry.mountpoint, lazy=True)
     elif info.state is MountState.HUNG:
         raise MountpointBusy(
             f"{entry.shown} is mounted at {entry.mountpoint} and does not answer",
-            f"end it: dlcmd umount {entry.mountpoint}",
+            f"end it: dlcmd umount {where}",
         )
     else:
         raise MountpointBusy(
             f"{entry.shown} is already mounted at {entry.mountpoint}",
-            f"unmount it first: dlcmd umount {entry.mountpoint}; or let it take the newest "
-            "snapshot: "
-            f"dlcmd mount --refresh {info.dataset or 'DATASET'} {entry.mountpoint}",
+            f"unmount it first: dlcmd umount {where}; or let it take the newest snapshot: "
+            f"dlcmd mount --refresh {info.dataset or 'DATASET'} {where}",
         )
 
 

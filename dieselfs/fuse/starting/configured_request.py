@@ -14,7 +14,7 @@ from dieselfs.assembly import configured_patience_s
 from dieselfs.cache.cluster.settings import CacheClusterOptions
 from dieselfs.cache.ports.secret import CLUSTER_SECRET_VARIABLE
 from dieselfs.config import Config, Setting, former_names
-from dieselfs.errors import ConfigError
+from dieselfs.errors import ConfigError, UsageError
 from dieselfs.fuse.starting.mount_request import MountRequest
 from dieselfs.fuse.starting.mount_settings import requested_job
 
@@ -52,7 +52,7 @@ def configured_request(config: Config, request: MountRequest) -> MountRequest:
         refresh=refresh,
         eviction=eviction,
         patience_s=request.patience_s or configured_patience_s(config),
-        memory_bytes=request.memory_bytes or size_of(config.memory),
+        memory_bytes=_budget(_first(request.memory_bytes, size_of(config.memory))),
         prefill_bytes=_first(request.prefill_bytes, size_of(config.prefill)),
         # The daemon finds the variables and the profile itself.
         ssd=request.ssd.otherwise(configured(config)) if any(map(_stored, ssd)) else request.ssd,
@@ -81,6 +81,16 @@ def _stored(setting: Setting | None) -> str | None:
 
 def _first(given: int | None, configured: int | None) -> int | None:
     return configured if given is None else given
+
+
+def _budget(memory_bytes: int | None) -> int | None:
+    """Return the budget of node memory; raise `UsageError` for none at all."""
+    if memory_bytes == 0:
+        raise UsageError(
+            "node memory needs a budget, and --memory is 0",
+            "give it a size, or leave it out: a quarter of the free memory",
+        )
+    return memory_bytes
 
 
 def _policy(setting: Setting) -> PolicyName:

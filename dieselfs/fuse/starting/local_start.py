@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 
 from dieselfs.cache.ssd.blob import find_blob
 from dieselfs.cache.ssd.settings import SsdSettings
@@ -64,7 +65,7 @@ def refresh_locally(
             f"{running.mountpoint} is a local mount, and the mount of {name} is not pinned on "
             "this SSD",
             f"pin it: dlcmd warmup --pin-mount {name}; or mount it with a daemon, after "
-            f"dlcmd umount {running.mountpoint}",
+            f"dlcmd umount {quote(os.fspath(running.mountpoint))}",
         )
     return _mount(snapshot, blobs, _wanted(config, request, running.mountpoint, replace=True))
 

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import IO, Final
 from urllib.parse import quote
 
+from dieselfs.config import state_folder
 from dieselfs.errors import MountError
 from dieselfs.fuse.supervision.readiness import READY, VARIABLE
 
@@ -40,8 +41,7 @@ def default_log_file(mountpoint: Path) -> Path:
     elif os.geteuid() == 0:
         folder = Path("/var/log/dieselfs")
     else:
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        folder = Path(state, "dieselfs")
+        folder = state_folder()
     return folder / f"mount{quote(os.path.abspath(mountpoint), safe='').replace('%2F', '-')}.log"
 
 

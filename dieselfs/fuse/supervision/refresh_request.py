@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -83,7 +84,7 @@ def _opened_daemon(mount: MountInfo) -> Iterator[int]:
     if mount.pid is not None and mount.pid == mount.details.get("server_pid"):
         raise MountError(
             f"the supervisor of {mount.mountpoint} was killed: the mount stays as it is",
-            f"mount it again: dlcmd umount {mount.mountpoint}",
+            f"mount it again, after dlcmd umount {quote(os.fspath(mount.mountpoint))}",
         )
     try:
         daemon = os.pidfd_open(mount.pid or 0)

@@ -68,6 +68,15 @@ def test_max_delete_is_a_limit(dlcmd: Dlcmd) -> None:
     assert dlcmd("rm", "-y", "-r", "--max-delete", "2", "pets:cat").code == 0
 
 
+def test_max_delete_is_a_limit_for_all_addresses_together(dlcmd: Dlcmd) -> None:
+    both = ("pets:cat/1.jpg", "pets:cat/2.jpg")
+    result = dlcmd("rm", "-y", "--max-delete", "1", *both)
+    assert (result.code, "the 2 addresses hold 2 files" in result.err) == (1, True)
+    assert len(dlcmd("ls", "pets:cat").lines) == 2
+    assert dlcmd("rm", "-y", "--max-delete", "2", "pets:nothing", *both).code == 6
+    assert dlcmd("ls", "pets:cat").lines == []
+
+
 def test_rm_of_several_tells_that_some_failed(dlcmd: Dlcmd) -> None:
     assert dlcmd("rm", "-y", "pets:nothing", "pets:readme.txt").code == 6
     assert dlcmd("rm", "-y", "pets:nothing").code == 4

@@ -135,6 +135,8 @@ def test_a_batch_is_of_one_chunk_sorted_by_folder_and_bounded() -> None:
     last = Copy(stat_of("last", 1, "b", 6 << 20), "last")
     found = [[copy.target for copy in batch] for batch in batches([*small, other, large, last])]
     assert found == [["0/0", "1/1"], ["0/2", "1/3"], ["b"], ["large"], ["last"]]
+    empty = Copy(stat_of("empty", 0, "b", 6 << 20), "empty")
+    assert list(batches([large, empty])) == [[large], [empty]]
 
 
 def test_more_threads_write_only_where_writes_are_slow(tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chunkstore.object_keys import settings_key
 from dieselfs.assembly import open_index, open_store
+from dieselfs.cache.ssd.settings import SsdChoice
 from dieselfs.client import Client
-from dieselfs.config import SHARED_KEYS
+from dieselfs.client.store_source import store_source
+from dieselfs.config import SHARED_KEYS, Config
+from dieselfs.dataset.dataset import Dataset
 from metadata.dataset_state import indexed_dataset
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.forked_programs import run_forked
@@ -55,6 +59,27 @@ def test_patterns_that_match_no_dataset_are_noted(dlcmd: Dlcmd, pets: Client) ->
     assert dlcmd("config", "set", "cache_datasets", "pe*,!*-val").err.count("\n") == 1
     said = dlcmd("config", "set", "cache_datasets", "pest").err
     assert "pest matches no dataset of this store" in said
+
+
+@pytest.mark.parametrize("command", [["cat", "pets:readme.txt"], ["get", "pets", "OUT"]])
+def test_commands_read_by_the_settings_of_the_store(
+    dlcmd: Dlcmd,
+    pets: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+) -> None:
+    """Also in the threads of `get`: the SSD may not cache what the settings leave out."""
+    assert dlcmd("config", "set", "cache_datasets", "*,!pets").code == 0
+    asked = []
+
+    def source(dataset: Dataset, ssd: SsdChoice, config: Config | None = None) -> Any:
+        asked.append(config and config.cache_datasets and config.cache_datasets.value)
+        return store_source(dataset, None, config)
+
+    monkeypatch.setattr("dieselfs.client.store_source.store_source", source)
+    assert dlcmd(*(word.replace("OUT", str(tmp_path / "out")) for word in command)).code == 0
+    assert set(asked) == {"*,!pets"}
 
 
 def test_a_flag_and_a_variable_take_precedence(

@@ -59,6 +59,14 @@ def test_more_memory_than_the_machine_has_is_refused(
     assert not mountpoint.is_mount()
 
 
+@pytest.mark.parametrize("how", [["--memory", "0"], ["-o", "memory=0"]])
+def test_no_memory_at_all_is_refused(
+    dlcmd: Dlcmd, url: str, tmp_path: Path, how: list[str]
+) -> None:
+    result = dlcmd("mount", "pets", tmp_path, *how)
+    assert (result.code, "node memory needs a budget" in result.err) == (2, True), result.err
+
+
 @as_root
 def test_umount_from_inside_names_the_others_and_says_to_leave(
     dlcmd: Dlcmd, dataset: Path, mountpoint: Path

@@ -21,6 +21,7 @@ SECRET = "a secret of sixteen bytes"
         (["--listen", "a b"], "not an address"),
         (["--listen", "127.0.0.1", "--cache-cluster", "a/b"], "not a name"),
         (["--listen", "127.0.0.1", "--memory", "1MiB"], "64.0 MiB at least"),
+        (["--listen", "127.0.0.1", "--memory", "0"], "64.0 MiB at least"),
         (["--listen", "127.0.0.1", "--advertise", "::"], "--advertise"),
         (["--listen", "127.0.0.1", "--warm-on-miss"], "name all nodes"),
         (

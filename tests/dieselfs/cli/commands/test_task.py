@@ -44,7 +44,7 @@ def test_a_secret_is_made_once(dlcmd: Dlcmd, tmp_path: Path) -> None:
     assert dlcmd("task", "secret", tmp_path / "no" / "folder").code == 1
 
 
-@pytest.mark.parametrize("name", ["unknown", "..", "a/b", ""])
+@pytest.mark.parametrize("name", ["unknown", "..", "a/b"])
 def test_a_task_that_is_not_here(dlcmd: Dlcmd, name: str) -> None:
     result = dlcmd("task", "show", name)
     assert (result.code, "`dlcmd task ls`" in result.err) == (1, True)

@@ -35,7 +35,7 @@ def ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_is_brought_is_there_and_goes_when_it_is_told(dlcmd: Dlcmd, ssd: Path) -> None:
-    checked = dlcmd("warmup", "--check", "pets")
+    checked = dlcmd("warmup", "--check", "pets", "--ssd-size", "30MiB")
     assert (checked.code, "0 of 1 chunk" in checked.out.decode()) == (ExitCode.FOUND, True)
     [loaded] = dlcmd("warmup", "--json", "pets").records
     assert (loaded["loaded"], loaded["cached_chunks"], loaded["no_room"]) == (1, 1, 0)
@@ -143,7 +143,7 @@ def parts(url: str, snapshots: Path) -> None:
 def test_a_path_a_list_or_an_epoch_is_warmed_alone(
     dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = dlcmd("warmup", "dl://parts/1", "-n")
+    planned = dlcmd("warmup", "dl://parts/1", "-n", "--ssd-size", "30MiB")
     assert (planned.code, "would load 3 chunks" in planned.out.decode()) == (ExitCode.OK, True)
     [part] = dlcmd("warmup", "parts:1", "--json").records
     assert (part["chunks"], part["loaded"], part["cached_chunks"], part["refused"]) == (3, 3, 3, [])
@@ -168,7 +168,7 @@ def test_a_path_a_list_or_an_epoch_is_warmed_alone(
 
 @pytest.mark.usefixtures("parts")
 def test_an_epoch_that_does_not_fit_says_how_much_does(dlcmd: Dlcmd) -> None:
-    assert dlcmd("cache", "quota", "parts", "4MiB").code == ExitCode.OK
+    assert dlcmd("cache", "quota", "parts", "4MiB", "--ssd-size", "30MiB").code == ExitCode.OK
     partial = dlcmd("warmup", "parts", "--shuffle", "seed=1,epoch=3")
     assert (partial.code, "its quota is full" in partial.err) == (ExitCode.PARTIAL, True)
     [told] = dlcmd("warmup", "parts", "--shuffle", "seed=1,epoch=3", "--json").records
@@ -237,7 +237,7 @@ def test_in_the_background_it_says_where_its_log_is(dlcmd: Dlcmd, dataset: Path)
 
 
 def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
-    small = dlcmd("cache", "quota", "pets", "1MiB")
+    small = dlcmd("cache", "quota", "pets", "1MiB", "--ssd-size", "30MiB")
     assert (small.code, "smaller than a region" in small.err) == (ExitCode.USAGE, True)
     assert dlcmd("cache", "quota", "pets", "8MiB").code == ExitCode.OK
     assert dlcmd("cache", "ttl", "pets", "7d").code == ExitCode.OK
@@ -268,13 +268,31 @@ def test_only_the_flag_may_be_a_relative_folder(
     assert (refused.code, f"write {tmp_path}/near" in refused.err) == (ExitCode.USAGE, True)
 
 
+_LOOKS = (
+    ["cache", "ls"],
+    ["cache", "policy"],
+    ["cache", "evict", "pets"],
+    ["cache", "quota", "pets", "20MiB"],
+    ["cache", "ttl", "pets", "1d"],
+    ["cache", "pin", "pets"],
+    ["cache", "unpin", "pets"],
+    ["cache", "resize", "20MiB"],
+    ["ls", "pets", "--cached"],
+    ["warmup", "pets", "--check"],
+    ["warmup", "pets", "--evict"],
+    ["warmup", "pets", "--dry-run"],
+    ["warmup", "pets", "--pin-mount", "--check"],
+    ["warmup", "pets", "--unpin-mount"],
+)
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_looking_makes_no_tier(dlcmd: Dlcmd, tmp_path: Path, *, there: bool) -> None:
     """The folder may be that of a disk that is not mounted."""
     folder = tmp_path / "gone"
     if there:
         folder.mkdir()
-    for looks in (["cache", "ls"], ["ls", "pets", "--cached"]):
+    for looks in _LOOKS:
         result = dlcmd(*looks, "--ssd", folder)
         assert (result.code, "there is no tier in this folder: mount its disk" in result.err) == (
             ExitCode.USAGE,
@@ -324,7 +342,10 @@ def test_a_smaller_size_never_evicts_silently(
     assert dlcmd("warmup", "cows").code == ExitCode.OK
     for command in (["warmup", "pets"], ["cache", "ls"]):
         told = dlcmd(*command, "--ssd-size", "10MiB")
-        assert (told.code, f"`dlcmd cache resize {10 * MIB}`" in told.err) == (ExitCode.USAGE, True)
+        assert (told.code, f"`dlcmd cache resize {10 * MIB} --ssd " in told.err) == (
+            ExitCode.USAGE,
+            True,
+        )
     monkeypatch.setenv("DIESELFS_SSD_SIZE", "10MiB")
     end_tiers()
     told = dlcmd("warmup", "pets")
@@ -490,7 +511,8 @@ def test_mounts_share_what_one_has_read(
 
 
 def test_a_mount_is_pinned_checked_shown_and_unpinned(dlcmd: Dlcmd, ssd: Path) -> None:
-    assert dlcmd("warmup", "--pin-mount", "--check", "pets").code == ExitCode.FOUND
+    size = ("--ssd-size", "30MiB")
+    assert dlcmd("warmup", "--pin-mount", "--check", "pets", *size).code == ExitCode.FOUND
     [pinned] = dlcmd("warmup", "--pin-mount", "--json", "pets").records
     [blob] = map(Path, pinned["blob"])
     assert (pinned["written"], pinned["blob_bytes"]) == (1, blob.stat().st_size)

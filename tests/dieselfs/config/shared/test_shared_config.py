@@ -190,6 +190,16 @@ def test_what_a_newer_release_wrote_is_ignored_in_one_line(
         ("memory", "8 apples", "a size"),
         ("eviction", "fifo", "uniform or lru"),
         ("prefill", "", "a size"),
+        ("eviction", "LRU", "uniform or lru"),
+        ("ssd_admission", "ALL", "all or reject-first"),
+        ("ssd_eviction", "FIFO", "lru or fifo"),
+        ("ssd_size", "1MiB", "6MiB at least"),
+        ("memory", "0", "1 byte at least"),
+        ("patience", "9" * 20, "whole seconds"),
+        ("index", "lmdb://folder", "lmdb:///FOLDER"),
+        ("index", "lmdb:///", "lmdb:///FOLDER"),
+        ("index", "redis://a:99999", "redis://HOST:PORT"),
+        ("index", "redis+cluster://a:1,:2", "redis+cluster://HOST:PORT"),
     ],
 )
 def test_what_is_wrong_is_refused_and_nothing_stored(
@@ -200,6 +210,29 @@ def test_what_is_wrong_is_refused_and_nothing_stored(
     assert said in (refused.value.hint or "")
     assert "pw" not in str(refused.value) + (refused.value.hint or "")
     assert list(store.list("config/")) == []
+
+
+def test_a_policy_and_an_admission_are_not_set_together(store: CountingStore) -> None:
+    with_dataset(store)
+    set_shared(store, "ssd_policy", "lru")
+    set_shared(store, "ssd_admission", "reject-first")
+    for dataset in (None, "pets"):
+        with pytest.raises(ConfigError, match="ssd_admission reject-first and ssd_policy future"):
+            set_shared(store, "ssd_policy", "future", dataset)
+    unset_shared(store, "ssd_admission")
+    set_shared(store, "ssd_admission", "all", "pets")
+    with pytest.raises(ConfigError, match="ssd_admission all and ssd_policy future"):
+        set_shared(store, "ssd_policy", "future")
+
+
+def test_an_admission_beside_a_policy_is_ignored_in_what_was_stored_before(
+    store: CountingStore,
+) -> None:
+    both = {"ssd_admission": "all", "ssd_policy": "future"}
+    change(store, lambda _: StoreSettings(store=both))
+    found = completed_config(load_config("memory://a"), store)
+    assert found.ssd_policy is not None
+    assert found.ssd_admission is None
 
 
 def test_every_key_has_a_check_and_takes_a_good_value(store: CountingStore) -> None:
@@ -214,7 +247,7 @@ def test_every_key_has_a_check_and_takes_a_good_value(store: CountingStore) -> N
         "ssd_admission": "reject-first",
         "ssd_eviction": "fifo",
         "ssd_warmup": "yes",
-        "ssd_policy": "future",
+        "ssd_policy": "lru",
         "ssd_shadow_policy": "hybrid",
         "ssd_write_budget": "100MB/s",
         "ssd_buckets": "directory",
