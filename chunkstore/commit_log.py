@@ -13,6 +13,7 @@ import re
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -136,14 +137,16 @@ class CommitLog:
 
         The call may be repeated with the same arguments after an error: if the earlier try
         succeeded after all, its commit is returned and nothing is committed twice. Raises
-        `NotFound` if the dataset has been removed, because no commit follows a removal. Raises
+        `NotFound` if the dataset has been removed, because no commit follows a removal; a commit
+        that came too late is deleted again, so that it is in no next dataset's way. Raises
         `AlreadyExists` if another process has committed one of these chunks since `after` (`recover
         --adopt` beside a put): a second commit would give the chunk's files a new version, but its
         holes would stay, and purge takes no file out of a hole.
 
-        Cost: one create, and one more (with a get) for each generation that others appended since
-        `after`. A store that defers checks is asked for the chunks first (`DefersChecks`), and
-        raises `Untrusted` if it has not what it acknowledged.
+        Cost: one create and a get, two requests more for the first commit, and a create and a get
+        for each generation that others appended since `after`. A store that defers checks is asked
+        for the chunks first (`DefersChecks`), and raises `Untrusted` if it has not what it
+        acknowledged.
         """
         self._check_created(added)
         draft = Commit(
@@ -152,9 +155,10 @@ class CommitLog:
         while True:
             found, is_ours = self._offered(draft)
             if is_ours:
+                self._check_in_time(found, after)
                 return found
             if found.removed:
-                raise NotFound(f"dataset {self.dataset.name} has been removed")
+                raise self._removed()
             if twice := {ref.id for ref in found.added} & {ref.id for ref in added}:
                 raise AlreadyExists(
                     f"cannot commit chunk {min(twice)}: another process has committed it "
@@ -172,7 +176,8 @@ class CommitLog:
         """Make one commit durable as `generation` and no other, and return it.
 
         The method is for commits that are valid only if nobody else has committed since. Raises
-        `AlreadyExists` if another commit has that generation. The call may be repeated with the
+        `AlreadyExists` if another commit has that generation, and `NotFound` if the dataset has
+        been removed. The call may be repeated with the
         same arguments after an error: if the earlier try succeeded after all, its commit is
         returned. Added chunks are checked as by `append`.
         """
@@ -183,6 +188,7 @@ class CommitLog:
         found, is_ours = self._offered(draft)
         if not is_ours:
             raise AlreadyExists(commit_key(self.dataset.name, generation))
+        self._check_in_time(found, generation - 1)
         return found
 
     def _offered(self, draft: Commit) -> tuple[Commit, bool]:
@@ -191,12 +197,43 @@ class CommitLog:
         An equal commit is an earlier try of this call whose answer was lost. Returning it adds and
         retires no chunk twice.
         """
+        key = commit_key(self.dataset.name, draft.generation)
         try:
-            self._store.create(commit_key(self.dataset.name, draft.generation), [draft.encode()])
+            self._store.create(key, [draft.encode()])
         except AlreadyExists:
-            found = self.read(draft.generation)
+            try:
+                found = self.read(draft.generation)
+            except (NotFound, Corrupt):
+                if not self.is_born():
+                    raise self._removed() from None
+                raise
             return found, replace(found, time_ns=draft.time_ns) == draft
         return draft, True
+
+    def _check_in_time(self, commit: Commit, after: int) -> None:
+        """Delete the commit and raise `NotFound` if it was made after the dataset's removal.
+
+        A removal deletes the commits in order, the birth and the end last. So while `after` is
+        there, no generation behind it has become free again; of the birth this is not true.
+        """
+        if not commit.removed and after > BIRTH_GENERATION and self._has(after):
+            return
+        if (not commit.removed and self._has_ended()) or not self.is_born():
+            self.withdraw(commit.generation)
+            raise self._removed()
+
+    def _has_ended(self) -> bool:
+        with suppress(NotFound, Corrupt):
+            return self.read(newest_generation(self._store, self.dataset.name)).removed
+        return False
+
+    def _has(self, generation: int) -> bool:
+        with suppress(NotFound, Corrupt):
+            return self.read(generation).generation == generation
+        return False
+
+    def _removed(self) -> NotFound:
+        return NotFound(f"dataset {self.dataset.name} has been removed")
 
     def _check_created(self, added: Iterable[ChunkRef]) -> None:
         name = self.dataset.name
@@ -218,6 +255,16 @@ class CommitLog:
                     f"cannot commit chunk {ref.id}: `dlcmd gc` has deleted it, "
                     "since its commit came late; run the same command again"
                 ) from error
+
+    def is_born(self) -> bool:
+        """Return whether the dataset's birth is in the store, and not that of another one."""
+        return find_dataset(self._store, self.dataset.name) == self.dataset
+
+    def withdraw(self, generation: int) -> None:
+        """Delete the commit of that generation if it is of this dataset, which is removed."""
+        with suppress(NotFound, Corrupt):
+            self.read(generation)
+            self._store.delete(commit_key(self.dataset.name, generation))
 
     def read(self, generation: int) -> Commit:
         """Return one commit.
@@ -278,10 +325,15 @@ class CommitLog:
         )
 
 
+def listed_generations(store: ObjectStore, name: str) -> Iterator[int]:
+    """Yield the generations whose commits are in the store, in no particular order. One listing."""
+    names = (info.key.rpartition("/")[2] for info in store.list(commit_prefix(name)))
+    return (int(text) for text in names if _GENERATION.fullmatch(text))
+
+
 def newest_generation(store: ObjectStore, name: str) -> int:
     """Return the greatest generation in the store, or 0 without a dataset. One listing."""
-    names = (info.key.rpartition("/")[2] for info in store.list(commit_prefix(name)))
-    return max((int(text) for text in names if _GENERATION.fullmatch(text)), default=0)
+    return max(listed_generations(store, name), default=0)
 
 
 def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:

@@ -12,7 +12,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
 from chunkstore.errors import ChunkStoreError, Corrupt, Denied, NotFound
-from chunkstore.object_keys import commit_key, commit_prefix
+from chunkstore.object_keys import commit_prefix
 from chunkstore.removal import finish_removal, is_removed, mark_removed, sweep_old_end
 from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import ObjectStore
@@ -53,14 +53,7 @@ class Dataset:
         applied = self.namespace.state()
         if applied.generation + 1 == commit.generation and not commit.retired:
             return self.namespace.apply(commit, heads)
-        try:
-            return self.catch_up()
-        except (DatasetNotFound, Corrupt):
-            # The dataset was removed during the write: the late commit must not block a new dataset
-            # of the name.
-            if find_dataset(self.store, self.ref.name) != self.ref:
-                self.store.delete(commit_key(self.ref.name, commit.generation))
-            raise
+        return self.catch_up()
 
     def check_writable(self) -> None:
         """Raise `Refused` if the index stays at one generation. Costs one get.
@@ -171,7 +164,7 @@ def _sweep(store: ObjectStore, ref: DatasetRef) -> None:
         generation = info.key.rpartition("/")[2]
         if not generation.isdigit():
             continue
-        with suppress(NotFound):  # its writer has deleted it meanwhile: see `publish`
+        with suppress(NotFound):  # its writer has deleted it meanwhile: see `CommitLog.append`
             if Commit.decode(store.get(info.key), int(generation)).dataset_id != ref.id:
                 store.delete(info.key)
 

@@ -10,13 +10,13 @@ import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
-from chunkstore.commit_log import CommitLog
-from chunkstore.errors import ChunkStoreError
+from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.errors import ChunkStoreError, NotFound
 from chunkstore.object_keys import commit_key
 from chunkstore.removal import mark_removed
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
-from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from metadata import keys
@@ -224,11 +224,36 @@ def test_a_put_before_the_last_delete_of_a_removal_stays() -> None:
     assert files_of(rebuilt(interrupted.new)) == {b"b": b"y"}
 
 
+def test_a_writer_with_an_index_of_its_own_is_told() -> None:
+    """The removal, and the next dataset of the name, are another machine's."""
+    store = MemoryObjectStore()
+    old = open_dataset(store, MemoryStore(), "pets", create=True)
+    for name in (b"a", b"b", b"c"):
+        put(old, {name: b"old"})
+    writer = DatasetWriter(old)
+    writer.put(b"late", b"x")
+    elsewhere = MemoryStore()
+    remove_dataset(store, elsewhere, "pets")
+    new = open_dataset(store, elsewhere, "pets", create=True)
+    with pytest.raises(NotFound, match="removed"):
+        writer.close()
+    for name in (b"a", b"b", b"c", b"d", b"e"):
+        put(new, {name: b"new"})
+    assert files_of(rebuilt(new)) == dict.fromkeys((b"a", b"b", b"c", b"d", b"e"), b"new")
+
+
+def late_commit(store: ObjectStore, removed: DatasetRef) -> str:
+    """A commit of a removed dataset, whose writer was killed before it saw that it was late."""
+    key = commit_key(removed.name, 2)
+    store.create(key, [Commit(2, removed.id, 5).encode()])
+    return key
+
+
 def test_a_late_commit_of_a_former_life_is_swept() -> None:
     store, index = MemoryObjectStore(), MemoryStore()
     old = open_dataset(store, index, "pets", create=True)
     remove_dataset(store, index, "pets")
-    old.log.append(1, [])  # by a writer that was ended at once
+    late_commit(store, old.ref)
     new = open_dataset(store, index, "pets", create=True)
     put(new, {b"b": b"y"})
     assert files_of(rebuilt(new)) == {b"b": b"y"}
@@ -246,7 +271,7 @@ def test_a_late_commit_that_its_writer_deletes_while_it_is_swept() -> None:
     store, index = Deleting(MemoryObjectStore()), MemoryStore()
     old = open_dataset(store, index, "pets", create=True)
     remove_dataset(store, index, "pets")
-    store.late = commit_key("pets", old.log.append(1, []).generation)
+    store.late = late_commit(store, old.ref)
     new = open_dataset(store, index, "pets", create=True)
     assert new.born
     put(new, {b"b": b"y"})
