@@ -9,6 +9,7 @@ from typing import BinaryIO
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS
 from chunkstore.keep_together import KeepTogether
 from chunkstore.packing_settings import Order, PackingSettings
+from chunkstore.paths import split
 from chunkstore.stores.object_store import Buffer
 from dieselfs.client.path_arguments import decoded
 from dieselfs.dataset.dataset import Dataset
@@ -98,14 +99,22 @@ class Writing:
             return 1
         count = 0
         for listing in self._dataset.namespace.walk(path):
-            for name, row in zip(listing.file_names, listing.files, strict=True):
+            for name, row in listing.all_files():
                 writer.delete(PathEntry(joined(listing.path, name), row))
             for name, row in zip(listing.directory_names, listing.directories, strict=True):
                 writer.delete(PathEntry(joined(listing.path, name), row), applied)
             count += len(listing.file_names)
         if path:
             writer.delete(top, applied)
+            self._delete_hidden(path)
         return count
+
+    def _delete_hidden(self, directory: bytes) -> None:
+        """Delete the file of the same name that a directory hides, if there is one."""
+        above, name = split(directory)
+        row = self._dataset.namespace.stat_files(above, [name])[0]
+        if row is not None:
+            self.writer().delete(PathEntry(directory, row))
 
     def writer(self) -> DatasetWriter:
         """Return the writer, started if there is none."""

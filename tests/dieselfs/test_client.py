@@ -254,6 +254,20 @@ def test_names_that_conflict_between_writers_can_still_be_listed_and_saved(place
     assert names(list(client.walk())) == ["a/", "a/b"]
 
 
+@pytest.mark.parametrize("deleted", ["a", "a/x"])
+def test_a_file_that_a_directory_hides_is_deleted_with_it(places: Places, deleted: str) -> None:
+    """Else it stays in the totals, and no listing and no snapshot can be complete."""
+    with places.client() as one, places.client() as other:
+        one.put(b"file", "a/x")
+        other.put(b"below", "a/x/y")
+    with places.client() as client:
+        assert client.delete_tree(deleted) == 1
+        client.flush()
+        assert client.dataset.namespace.state().files == 0
+        assert "a/x" not in names(list(client.walk()))
+        client.load_meta(client.save_meta())
+
+
 def test_an_exception_leaves_what_was_not_flushed_invisible(places: Places) -> None:
     before = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError), places.client() as client:  # noqa: PT012
