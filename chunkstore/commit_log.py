@@ -25,6 +25,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.object_keys import check_dataset_name, chunk_key, commit_key, commit_prefix
 from chunkstore.sealed_object import sealed, unsealed
+from chunkstore.stores.later_keys import later_keys
 from chunkstore.stores.object_store import Buffer, ObjectStore, check_created
 
 MAGIC: Final = b"DIESELCM"
@@ -285,7 +286,7 @@ class CommitLog:
     def since(self, generation: int) -> Iterator[Commit]:
         """Yield the commits after `generation`, in order, up to the newest.
 
-        Raises `Corrupt` if a commit is missing and the next one is there. Cost: one get for each
+        Raises `Corrupt` if commits are missing and a later one is there. Cost: one get for each
         commit, and two requests to find the end.
         """
         while True:
@@ -304,9 +305,7 @@ class CommitLog:
 
         The commits of a dataset are deleted when it is removed, the end last.
         """
-        try:
-            self._store.stat(commit_key(self.dataset.name, generation + 1))
-        except NotFound:
+        if not self._is_followed(generation):
             return None
         try:
             return self.read(generation)
@@ -320,9 +319,31 @@ class CommitLog:
             return last
         name = self.dataset.name
         raise Corrupt(
-            f"commit {generation} of dataset {name} is missing, and the next one is there: restore "
+            f"commit {generation} of dataset {name} is missing, and a later one is there: restore "
             f"it from a copy of the store, or see `dlcmd recover {name} --without-commits -n`"
         )
+
+    def _is_followed(self, generation: int) -> bool:
+        """Return whether the store has a later commit of this dataset.
+
+        In a store that cannot list keys after one, only the next commit is looked for.
+        """
+        prefix = commit_prefix(self.dataset.name)
+        keys = later_keys(self._store, prefix, commit_key(self.dataset.name, generation))
+        if keys is None:
+            return not self._is_foreign(generation + 1)
+        numbers = sorted(filter(_GENERATION.fullmatch, (key.removeprefix(prefix) for key in keys)))
+        return not all(self._is_foreign(int(number)) for number in numbers)
+
+    def _is_foreign(self, generation: int) -> bool:
+        """Return whether a commit is absent, or of another dataset that had the name."""
+        try:
+            data = self._store.get(commit_key(self.dataset.name, generation))
+            return Commit.decode(data, generation).dataset_id != self.dataset.id
+        except NotFound:
+            return True
+        except Corrupt:
+            return False
 
 
 def listed_generations(store: ObjectStore, name: str) -> Iterator[int]:

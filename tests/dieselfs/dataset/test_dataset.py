@@ -11,7 +11,7 @@ import pytest
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import Commit, CommitLog
-from chunkstore.errors import ChunkStoreError, NotFound
+from chunkstore.errors import ChunkStoreError, Corrupt, NotFound
 from chunkstore.object_keys import commit_key
 from chunkstore.removal import mark_removed
 from chunkstore.stores.local_directory import LocalDirectory
@@ -242,6 +242,28 @@ def test_a_writer_with_an_index_of_its_own_is_told() -> None:
     assert files_of(rebuilt(new)) == dict.fromkeys((b"a", b"b", b"c", b"d", b"e"), b"new")
 
 
+def test_a_reader_of_a_dataset_whose_name_is_used_again_is_told() -> None:
+    store = MemoryObjectStore()
+    old = open_dataset(store, MemoryStore(), "pets", create=True)
+    elsewhere = MemoryStore()
+    remove_dataset(store, elsewhere, "pets")
+    put(open_dataset(store, elsewhere, "pets", create=True), {b"b": b"y"})
+    with pytest.raises(DatasetNotFound, match="has been removed"):
+        old.catch_up()
+
+
+def test_no_writer_fills_a_gap_of_lost_commits() -> None:
+    """Else the lost ones could never be missed, and later ones would be older than theirs."""
+    store = MemoryObjectStore()
+    dataset = open_dataset(store, MemoryStore(), "pets", create=True)
+    for number in range(5):
+        put(dataset, {b"%d" % number: b"x"})
+    for generation in (3, 4):
+        store.delete(commit_key("pets", generation))
+    with pytest.raises(Corrupt, match="commit 3 of dataset pets is missing"):
+        open_dataset(store, MemoryStore(), "pets", create=True)
+
+
 def late_commit(store: ObjectStore, removed: DatasetRef) -> str:
     """A commit of a removed dataset, whose writer was killed before it saw that it was late."""
     key = commit_key(removed.name, 2)
@@ -418,7 +440,7 @@ def test_readers_of_another_dataset_are_refused() -> None:
     dataset = open_dataset(store, index, "pets", create=True)
     put(dataset, {b"a": b"x"})
     foreign = DatasetRef("pets", bytes(16))
-    with pytest.raises(ChunkStoreError):
+    with pytest.raises(DatasetNotFound):
         Namespace(MemoryStore(), foreign).catch_up(
             CommitLog(store, foreign), ChunkReader(store, foreign)
         )
