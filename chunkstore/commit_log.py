@@ -278,16 +278,17 @@ class CommitLog:
         )
         if commit.dataset_id != self.dataset.id:
             raise Corrupt(
-                f"commit {generation} of dataset {self.dataset.name} "
-                "belongs to a removed dataset of that name"
+                f"commit {generation} of dataset {self.dataset.name} belongs to a removed dataset "
+                f"of that name: see `dlcmd recover {self.dataset.name} --without-commits -n`"
             )
         return commit
 
     def since(self, generation: int) -> Iterator[Commit]:
         """Yield the commits after `generation`, in order, up to the newest.
 
-        Raises `Corrupt` if commits are missing and a later one is there. Cost: one get for each
-        commit, and two requests to find the end.
+        Raises `Corrupt` if commits are missing and a later one is there. A late commit of a removed
+        dataset of that name does not count. Cost: one get for each commit, and two requests to find
+        the end.
         """
         while True:
             generation += 1
@@ -298,6 +299,10 @@ class CommitLog:
                 if found is None:
                     return
                 commit = found
+            except Corrupt:
+                if not self._is_late(generation):
+                    raise
+                return
             yield commit
 
     def _unless_end(self, generation: int) -> Commit | None:
@@ -334,6 +339,11 @@ class CommitLog:
             return not self._is_foreign(generation + 1)
         numbers = sorted(filter(_GENERATION.fullmatch, (key.removeprefix(prefix) for key in keys)))
         return not all(self._is_foreign(int(number)) for number in numbers)
+
+    def _is_late(self, generation: int) -> bool:
+        """Return whether a commit is of a removed dataset of that name, at the end of the log."""
+        is_foreign = self._is_foreign(generation) and self.is_born()
+        return is_foreign and not self._is_followed(generation)
 
     def _is_foreign(self, generation: int) -> bool:
         """Return whether a commit is absent, or of another dataset that had the name."""

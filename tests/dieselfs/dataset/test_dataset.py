@@ -19,6 +19,7 @@ from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
+from dieselfs.recovery import RecoveryOptions, recover
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, list_datasets, register_dataset
 from metadata.errors import DatasetNotFound, MetadataError
@@ -240,6 +241,20 @@ def test_a_writer_with_an_index_of_its_own_is_told() -> None:
     for name in (b"a", b"b", b"c", b"d", b"e"):
         put(new, {name: b"new"})
     assert files_of(rebuilt(new)) == dict.fromkeys((b"a", b"b", b"c", b"d", b"e"), b"new")
+
+
+def test_a_late_commit_that_is_left_hides_nothing_and_is_moved_aside() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    old = open_dataset(store, index, "pets", create=True)
+    remove_dataset(store, index, "pets")
+    new = open_dataset(store, index, "pets", create=True)
+    late_commit(store, old.ref)
+    assert rebuilt(new).namespace.state().generation == 1
+    with pytest.raises(Corrupt, match="recover pets --without-commits"):
+        put(new, {b"a": b"x"})
+    recover(store, index, "pets", RecoveryOptions(without_commits=True))
+    put(new, {b"a": b"x"})
+    assert files_of(rebuilt(new)) == {b"a": b"x"}
 
 
 def test_a_reader_of_a_dataset_whose_name_is_used_again_is_told() -> None:
