@@ -9,7 +9,6 @@ from typing import BinaryIO
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS
 from chunkstore.keep_together import KeepTogether
 from chunkstore.packing_settings import Order, PackingSettings
-from chunkstore.paths import split
 from chunkstore.stores.object_store import Buffer
 from dieselfs.client.path_arguments import decoded
 from dieselfs.dataset.dataset import Dataset
@@ -106,15 +105,7 @@ class Writing:
             count += len(listing.file_names)
         if path:
             writer.delete(top, applied)
-            self._delete_hidden(path)
         return count
-
-    def _delete_hidden(self, directory: bytes) -> None:
-        """Delete the file of the same name that a directory hides, if there is one."""
-        above, name = split(directory)
-        row = self._dataset.namespace.stat_files(above, [name])[0]
-        if row is not None:
-            self.writer().delete(PathEntry(directory, row))
 
     def writer(self) -> DatasetWriter:
         """Return the writer, started if there is none."""
