@@ -140,7 +140,7 @@ def open_dataset(
         raise DatasetNotFound(
             f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
         )
-    remove_dataset(store, index, name)
+    finish_removed(store, index, ref)
     return open_dataset(store, index, name, create=True, packing=packing)
 
 
@@ -193,5 +193,10 @@ def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
         raise no_dataset(store, name)
     if not is_removed(store, name):
         mark_removed(store, CommitLog(store, ref))
+    finish_removed(store, index, ref)
+
+
+def finish_removed(store: ObjectStore, index: KeyValueStore, ref: DatasetRef) -> None:
+    """Delete what is left of a dataset that has ended; a next one of its name stays."""
     Namespace(index, ref).forget()
-    finish_removal(store, name)
+    finish_removal(store, ref.name)

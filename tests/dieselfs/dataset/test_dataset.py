@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore import removal
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import Commit, CommitLog
@@ -153,6 +154,25 @@ def test_a_removal_that_was_cut_off_is_repeated() -> None:
             remove_dataset(store, index, "pets")
         assert list(store.list("")) == []
         assert index._maps == {}
+
+
+def test_a_finished_removal_spares_the_next_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process finishes it first, and puts into a new dataset of the name."""
+    store, index = MemoryObjectStore(), MemoryStore()
+    mark_removed(store, open_dataset(store, index, "pets", create=True).log)
+    new: list[Dataset] = []
+
+    def is_removed(store: ObjectStore, name: str) -> bool:
+        found = removal.is_removed(store, name)
+        monkeypatch.undo()
+        removal.finish_removal(store, name)
+        new.append(open_dataset(store, MemoryStore(), name, create=True))
+        put(new[0], {b"b": b"y"})
+        return found
+
+    monkeypatch.setattr("dieselfs.dataset.dataset.is_removed", is_removed)
+    assert open_dataset(store, MemoryStore(), "pets", create=True).ref == new[0].ref
+    assert files_of(rebuilt(new[0])) == {b"b": b"y"}
 
 
 def test_after_a_removal_that_was_cut_off_the_name_can_be_used() -> None:
