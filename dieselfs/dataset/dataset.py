@@ -177,16 +177,23 @@ def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:
         register_dataset(index, ref, born_ns)
 
 
-def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
+def remove_dataset(
+    store: ObjectStore, index: KeyValueStore, name: str, only: DatasetRef | None = None
+) -> None:
     """Remove a dataset from store and index permanently; its name may be used again.
 
-    Its settings in the store go with it. Repeat the call after a crash. Raises `DatasetNotFound`.
-    Costs one delete for each object and one drop for each directory.
+    Its settings in the store go with it. Repeat the call after a crash. Raises `DatasetNotFound`,
+    also if the name belongs to another dataset than `only` by now. Costs one delete for each object
+    and one drop for each directory.
     """
+    ref = find_dataset(store, name)
+    if ref is not None and only not in (None, ref):
+        raise DatasetNotFound(
+            f"dataset {name!r} was removed, and another one has its name now: it stays"
+        )
     # Settings that are damaged, or that this user may not change, keep no dataset in the store.
     with suppress(Corrupt, Denied):
         store_settings.change(store, lambda settings: settings.replaced(name, {}))
-    ref = find_dataset(store, name)
     if ref is None:
         if finish_removal(store, name):  # only the last step was missing
             return

@@ -299,6 +299,17 @@ def test_a_full_store_is_told_and_what_was_there_stays(places: Places) -> None:
     assert names(places.client().ls()) == ["after", "before"]
 
 
+def test_a_client_removes_no_other_dataset_of_the_name(places: Places) -> None:
+    with places.client() as client:
+        client.put(b"x", "old")
+    places.client().delete_dataset()
+    with places.client() as other:
+        other.put(b"y", "new")
+    with pytest.raises(DatasetNotFound, match="another one has its name"):
+        client.delete_dataset()
+    assert names(places.client().ls()) == ["new"]
+
+
 def test_overwriting_and_deleting(places: Places) -> None:
     with places.client() as client:
         client.put(b"1", "a")
