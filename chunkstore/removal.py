@@ -32,10 +32,13 @@ def mark_removed(store: ObjectStore, log: CommitLog) -> None:
     committed the end, no commit may follow.
     """
     sweep_old_end(store, log.dataset)
-    newest = newest_generation(store, log.dataset.name)
-    if not newest:
-        raise NotFound(f"dataset {log.dataset.name} has been removed")
-    log.append(max(newest - 1, BIRTH_GENERATION), [], removed=True)
+    name = log.dataset.name
+    for generation in _newest_first(store, name):
+        commit = _commit_at(store, name, generation)
+        if commit is not None and commit.dataset_id == log.dataset.id:
+            log.append(max(generation - 1, BIRTH_GENERATION), [], removed=True)
+            return
+    raise NotFound(f"dataset {name} has been removed")
 
 
 def finish_removal(store: ObjectStore, name: str) -> bool:
@@ -106,13 +109,23 @@ def sweep_old_end(store: ObjectStore, dataset: DatasetRef) -> None:
 def _end(store: ObjectStore, name: str) -> Commit | None:
     """Return the commit that ended the dataset, or None.
 
-    An end left behind by an earlier dataset of the name does not count.
+    What an earlier dataset of the name left behind does not count.
     """
-    commit = _commit_at(store, name, newest_generation(store, name))
-    if commit is None or not commit.removed:
-        return None
+    generations = _newest_first(store, name)
     living = find_dataset(store, name)
-    return commit if living is None or living.id == commit.dataset_id else None
+    for generation in generations:
+        commit = _commit_at(store, name, generation)
+        if commit is None or (living is not None and living.id != commit.dataset_id):
+            continue
+        if commit.removed:
+            return commit
+        if living is not None:
+            return None
+    return None
+
+
+def _newest_first(store: ObjectStore, name: str) -> list[int]:
+    return sorted(listed_generations(store, name), reverse=True)
 
 
 def _commit_at(store: ObjectStore, name: str, generation: int) -> Commit | None:

@@ -282,3 +282,27 @@ def test_a_late_end_does_not_reach_the_next_life() -> None:
     with pytest.raises(NotFound, match="removed"):
         mark_removed(store, log)
     assert [commit.generation for commit in again.since(0)] == [1]
+
+
+def test_a_commit_that_a_former_dataset_left_keeps_no_dataset() -> None:
+    """Its writer was killed before it could take it back."""
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    store.create(commit_key(NAME, 9), [Commit(9, bytes(16), 5).encode()])
+    assert not is_removed(store, NAME)
+    mark_removed(store, log)
+    assert is_removed(store, NAME)
+    assert finish_removal(store, NAME)
+    assert find_dataset(store, NAME) is None
+    assert not is_removed(store, NAME)
+
+
+def test_an_end_is_found_below_a_late_commit() -> None:
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    with pytest.raises(Unavailable):
+        remove(CrashesAfter(store, STEPS - 1), log.dataset)
+    store.create(commit_key(NAME, 9), [Commit(9, log.dataset.id, 5).encode()])
+    assert is_removed(store, NAME)
+    assert finish_removal(store, NAME)
+    assert list(store.list("")) == []
