@@ -13,6 +13,7 @@ import re
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +25,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.object_keys import check_dataset_name, chunk_key, commit_key, commit_prefix
 from chunkstore.sealed_object import sealed, unsealed
+from chunkstore.stores.later_keys import later_keys
 from chunkstore.stores.object_store import Buffer, ObjectStore, check_created
 
 MAGIC: Final = b"DIESELCM"
@@ -136,14 +138,16 @@ class CommitLog:
 
         The call may be repeated with the same arguments after an error: if the earlier try
         succeeded after all, its commit is returned and nothing is committed twice. Raises
-        `NotFound` if the dataset has been removed, because no commit follows a removal. Raises
+        `NotFound` if the dataset has been removed, because no commit follows a removal; a commit
+        that came too late is deleted again, so that it is in no next dataset's way. Raises
         `AlreadyExists` if another process has committed one of these chunks since `after` (`recover
         --adopt` beside a put): a second commit would give the chunk's files a new version, but its
         holes would stay, and purge takes no file out of a hole.
 
-        Cost: one create, and one more (with a get) for each generation that others appended since
-        `after`. A store that defers checks is asked for the chunks first (`DefersChecks`), and
-        raises `Untrusted` if it has not what it acknowledged.
+        Cost: one create and a get, two requests more for the first commit, and a create and a get
+        for each generation that others appended since `after`. A store that defers checks is asked
+        for the chunks first (`DefersChecks`), and raises `Untrusted` if it has not what it
+        acknowledged.
         """
         self._check_created(added)
         draft = Commit(
@@ -152,9 +156,10 @@ class CommitLog:
         while True:
             found, is_ours = self._offered(draft)
             if is_ours:
+                self._check_in_time(found, after)
                 return found
             if found.removed:
-                raise NotFound(f"dataset {self.dataset.name} has been removed")
+                raise self._removed()
             if twice := {ref.id for ref in found.added} & {ref.id for ref in added}:
                 raise AlreadyExists(
                     f"cannot commit chunk {min(twice)}: another process has committed it "
@@ -172,7 +177,8 @@ class CommitLog:
         """Make one commit durable as `generation` and no other, and return it.
 
         The method is for commits that are valid only if nobody else has committed since. Raises
-        `AlreadyExists` if another commit has that generation. The call may be repeated with the
+        `AlreadyExists` if another commit has that generation, and `NotFound` if the dataset has
+        been removed. The call may be repeated with the
         same arguments after an error: if the earlier try succeeded after all, its commit is
         returned. Added chunks are checked as by `append`.
         """
@@ -183,6 +189,7 @@ class CommitLog:
         found, is_ours = self._offered(draft)
         if not is_ours:
             raise AlreadyExists(commit_key(self.dataset.name, generation))
+        self._check_in_time(found, generation - 1)
         return found
 
     def _offered(self, draft: Commit) -> tuple[Commit, bool]:
@@ -191,12 +198,43 @@ class CommitLog:
         An equal commit is an earlier try of this call whose answer was lost. Returning it adds and
         retires no chunk twice.
         """
+        key = commit_key(self.dataset.name, draft.generation)
         try:
-            self._store.create(commit_key(self.dataset.name, draft.generation), [draft.encode()])
+            self._store.create(key, [draft.encode()])
         except AlreadyExists:
-            found = self.read(draft.generation)
+            try:
+                found = self.read(draft.generation)
+            except (NotFound, Corrupt):
+                if not self.is_born():
+                    raise self._removed() from None
+                raise
             return found, replace(found, time_ns=draft.time_ns) == draft
         return draft, True
+
+    def _check_in_time(self, commit: Commit, after: int) -> None:
+        """Delete the commit and raise `NotFound` if it was made after the dataset's removal.
+
+        A removal deletes the commits in order, the birth and the end last. So while `after` is
+        there, no generation behind it has become free again; of the birth this is not true.
+        """
+        if not commit.removed and after > BIRTH_GENERATION and self._has(after):
+            return
+        if (not commit.removed and self._has_ended()) or not self.is_born():
+            self.withdraw(commit.generation)
+            raise self._removed()
+
+    def _has_ended(self) -> bool:
+        with suppress(NotFound, Corrupt):
+            return self.read(newest_generation(self._store, self.dataset.name)).removed
+        return False
+
+    def _has(self, generation: int) -> bool:
+        with suppress(NotFound, Corrupt):
+            return self.read(generation).generation == generation
+        return False
+
+    def _removed(self) -> NotFound:
+        return NotFound(f"dataset {self.dataset.name} has been removed")
 
     def _check_created(self, added: Iterable[ChunkRef]) -> None:
         name = self.dataset.name
@@ -219,6 +257,16 @@ class CommitLog:
                     "since its commit came late; run the same command again"
                 ) from error
 
+    def is_born(self) -> bool:
+        """Return whether the dataset's birth is in the store, and not that of another one."""
+        return find_dataset(self._store, self.dataset.name) == self.dataset
+
+    def withdraw(self, generation: int) -> None:
+        """Delete the commit of that generation if it is of this dataset, which is removed."""
+        with suppress(NotFound, Corrupt):
+            self.read(generation)
+            self._store.delete(commit_key(self.dataset.name, generation))
+
     def read(self, generation: int) -> Commit:
         """Return one commit.
 
@@ -230,16 +278,17 @@ class CommitLog:
         )
         if commit.dataset_id != self.dataset.id:
             raise Corrupt(
-                f"commit {generation} of dataset {self.dataset.name} "
-                "belongs to a removed dataset of that name"
+                f"commit {generation} of dataset {self.dataset.name} belongs to a removed dataset "
+                f"of that name: see `dlcmd recover {self.dataset.name} --without-commits -n`"
             )
         return commit
 
     def since(self, generation: int) -> Iterator[Commit]:
         """Yield the commits after `generation`, in order, up to the newest.
 
-        Raises `Corrupt` if a commit is missing and the next one is there. Cost: one get for each
-        commit, and two requests to find the end.
+        Raises `Corrupt` if commits are missing and a later one is there. A late commit of a removed
+        dataset of that name does not count. Cost: one get for each commit, and two requests to find
+        the end.
         """
         while True:
             generation += 1
@@ -250,6 +299,10 @@ class CommitLog:
                 if found is None:
                     return
                 commit = found
+            except Corrupt:
+                if not self._is_late(generation):
+                    raise
+                return
             yield commit
 
     def _unless_end(self, generation: int) -> Commit | None:
@@ -257,9 +310,7 @@ class CommitLog:
 
         The commits of a dataset are deleted when it is removed, the end last.
         """
-        try:
-            self._store.stat(commit_key(self.dataset.name, generation + 1))
-        except NotFound:
+        if not self._is_followed(generation):
             return None
         try:
             return self.read(generation)
@@ -273,15 +324,47 @@ class CommitLog:
             return last
         name = self.dataset.name
         raise Corrupt(
-            f"commit {generation} of dataset {name} is missing, and the next one is there: restore "
+            f"commit {generation} of dataset {name} is missing, and a later one is there: restore "
             f"it from a copy of the store, or see `dlcmd recover {name} --without-commits -n`"
         )
+
+    def _is_followed(self, generation: int) -> bool:
+        """Return whether the store has a later commit of this dataset.
+
+        In a store that cannot list keys after one, only the next commit is looked for.
+        """
+        prefix = commit_prefix(self.dataset.name)
+        keys = later_keys(self._store, prefix, commit_key(self.dataset.name, generation))
+        if keys is None:
+            return not self._is_foreign(generation + 1)
+        numbers = sorted(filter(_GENERATION.fullmatch, (key.removeprefix(prefix) for key in keys)))
+        return not all(self._is_foreign(int(number)) for number in numbers)
+
+    def _is_late(self, generation: int) -> bool:
+        """Return whether a commit is of a removed dataset of that name, at the end of the log."""
+        is_foreign = self._is_foreign(generation) and self.is_born()
+        return is_foreign and not self._is_followed(generation)
+
+    def _is_foreign(self, generation: int) -> bool:
+        """Return whether a commit is absent, or of another dataset that had the name."""
+        try:
+            data = self._store.get(commit_key(self.dataset.name, generation))
+            return Commit.decode(data, generation).dataset_id != self.dataset.id
+        except NotFound:
+            return True
+        except Corrupt:
+            return False
+
+
+def listed_generations(store: ObjectStore, name: str) -> Iterator[int]:
+    """Yield the generations whose commits are in the store, in no particular order. One listing."""
+    names = (info.key.rpartition("/")[2] for info in store.list(commit_prefix(name)))
+    return (int(text) for text in names if _GENERATION.fullmatch(text))
 
 
 def newest_generation(store: ObjectStore, name: str) -> int:
     """Return the greatest generation in the store, or 0 without a dataset. One listing."""
-    names = (info.key.rpartition("/")[2] for info in store.list(commit_prefix(name)))
-    return max((int(text) for text in names if _GENERATION.fullmatch(text)), default=0)
+    return max(listed_generations(store, name), default=0)
 
 
 def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:

@@ -11,13 +11,19 @@ from __future__ import annotations
 import re
 import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.commit_log import find_dataset
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
-from chunkstore.numbered_objects import NumberedListing, list_numbers, list_present
+from chunkstore.numbered_objects import (
+    NumberedListing,
+    NumberedObject,
+    list_numbers,
+    list_present,
+)
 from chunkstore.object_keys import check_dataset_name, tag_key, tags_prefix
 from chunkstore.sealed_object import sealed, unsealed
 from chunkstore.stores.object_store import ObjectStore
@@ -121,7 +127,7 @@ def tag(store: ObjectStore, name: str, tag: str, snapshot_id: str) -> Tag:
 
     The tag is durable when the call returns; its older numbers are deleted. Raises `ValueError` for
     an illegal tag or id, and `NotFound` without a dataset of that name. The caller must know that
-    the snapshot exists. Cost: one get, one listing, one create, and one delete for each older
+    the snapshot exists. Cost: one get, two listings, one create, and one delete for each older
     number.
     """
     check_tag_name(tag)
@@ -176,19 +182,28 @@ def current(found: NumberedListing[Tag], dataset: DatasetRef) -> list[Tag]:
 
 
 def _set(store: ObjectStore, dataset: DatasetRef, tag: str, snapshot_id: str) -> Tag:
-    older = list_numbers(store, tags_prefix(dataset.name), tag).get(tag, ())
-    number = older[-1].number + 1 if older else 1
+    """Create the next number and delete the older ones.
+
+    A number that another tagger has deleted meanwhile could be created again, below the current
+    one. So it counts only if no greater one is there after it was created.
+    """
     while True:
+        older = _numbers(store, dataset, tag)
+        number = older[-1].number + 1 if older else 1
         draft = Tag(tag, number, dataset.id, time.time_ns(), snapshot_id)
-        try:
+        with suppress(AlreadyExists):  # another tagger was faster; the later number wins
             store.create(tag_key(dataset.name, tag, number), [draft.encode()])
-        except AlreadyExists:  # another tagger was faster; the later number wins
-            number += 1
-        else:
-            break
+            older = _numbers(store, dataset, tag)
+            if all(entry.number <= number for entry in older):
+                break
     for entry in older:
-        store.delete(entry.key)
+        if entry.number < draft.number:
+            store.delete(entry.key)
     return draft
+
+
+def _numbers(store: ObjectStore, dataset: DatasetRef, tag: str) -> tuple[NumberedObject, ...]:
+    return list_numbers(store, tags_prefix(dataset.name), tag).get(tag, ())
 
 
 def _dataset(store: ObjectStore, name: str) -> DatasetRef:

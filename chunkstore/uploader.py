@@ -66,7 +66,7 @@ class Uploader:
         with self._change:
             while self._in_flight and self._in_flight + size > self._limit and not self._failure:
                 self._change.wait()
-            self._raise_failure()
+            self.raise_failure()
             # The lock makes the delivery order equal to the order in which the chunks were
             # admitted.
             self._order.put((chunk, self._pool.submit(self._store_chunk, chunk)))
@@ -77,7 +77,12 @@ class Uploader:
         with self._change:
             while self._in_flight and not self._failure:
                 self._change.wait()
-            self._raise_failure()
+            self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """Stop the threads after they have finished the chunks in flight.
@@ -115,10 +120,6 @@ class Uploader:
             with self._change:
                 self._in_flight -= _size(chunk)
                 self._change.notify_all()
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
 
 def _parts(chunk: SealedChunk) -> Iterable[Buffer]:

@@ -19,17 +19,22 @@ _READERS = 8
 def commits_after(log: CommitLog, generation: int, held: int | None) -> list[Commit]:
     """Return all commits after `generation`, in order; for a held index up to `held`.
 
-    Raises `DatasetNotFound` if the dataset has been removed.
+    Raises `DatasetNotFound` if the dataset has been removed, also if its name is used again.
     """
     commits: list[Commit] = []
     if held is not None and generation >= held:
         return commits
-    for commit in log.since(generation):
-        if commit.removed:
-            raise removed(log)
-        commits.append(commit)
-        if commit.generation == held:
-            break
+    try:
+        for commit in log.since(generation):
+            if commit.removed:
+                raise removed(log)
+            commits.append(commit)
+            if commit.generation == held:
+                break
+    except Corrupt:
+        if log.is_born():
+            raise
+        raise removed(log) from None
     return commits
 
 

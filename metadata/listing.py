@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from metadata.records import ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,25 @@ class DirectoryListing:
     directory_names: Sequence[bytes]
     directories: npt.NDArray[np.void]
     """`metadata.records.ENTRY`, one for each directory name."""
-    hidden_files: int = 0
+    hidden_names: Sequence[bytes] = ()
     """The files that readers cannot see, because a directory has the same name.
 
     They are current in the index and counted in its totals.
     """
-    hidden_bytes: int = 0
+    hidden: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, ENTRY))
+    """`metadata.records.ENTRY`, one for each hidden name."""
+
+    @property
+    def hidden_files(self) -> int:
+        """The number of hidden files."""
+        return len(self.hidden_names)
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The size of the hidden files."""
+        return int(self.hidden["length"].sum())
+
+    def all_files(self) -> Iterator[tuple[bytes, np.void]]:
+        """Yield the name and the row of each file, hidden ones last."""
+        yield from zip(self.file_names, self.files, strict=True)
+        yield from zip(self.hidden_names, self.hidden, strict=True)

@@ -266,14 +266,19 @@ class Namespace:
     def _scan(self, directory: bytes) -> DirectoryListing:
         directory_names, directories = self._live(keys.directories_of(self.dataset.id, directory))
         file_names, files = self._live(keys.files_of(self.dataset.id, directory))
-        hidden_files = hidden_bytes = 0
-        if hidden := set(directory_names).intersection(file_names):
-            kept = [number for number, name in enumerate(file_names) if name not in hidden]
-            hidden_files = len(hidden)
-            hidden_bytes = int(files["length"].sum()) - int(files[kept]["length"].sum())
-            file_names, files = [file_names[number] for number in kept], files[kept]
+        hidden = set(directory_names).intersection(file_names)
+        if not hidden:
+            return DirectoryListing(directory, file_names, files, directory_names, directories)
+        kept = [number for number, name in enumerate(file_names) if name not in hidden]
+        under = [number for number, name in enumerate(file_names) if name in hidden]
         return DirectoryListing(
-            directory, file_names, files, directory_names, directories, hidden_files, hidden_bytes
+            directory,
+            [file_names[number] for number in kept],
+            files[kept],
+            directory_names,
+            directories,
+            [file_names[number] for number in under],
+            files[under],
         )
 
     def _live(self, key: bytes) -> tuple[Sequence[bytes], npt.NDArray[np.void]]:

@@ -164,6 +164,16 @@ class CloudStore:
         except Exception as error:
             raise self._translated(error, prefix) from error
 
+    def later_keys(self, prefix: str, after: str) -> Sequence[str] | None:
+        """Return the keys after one; some stores send those before it too."""
+        start = after if self._location.lists_from_a_key else None
+        listing = ListingCheck(
+            f"the listing of {prefix!r} by {self._location.shown}",
+            ordered=self._location.is_ordered,
+        )
+        pages = self._pages(prefix, listing, start)
+        return [info.key for page in pages for info in page if info.key > after]
+
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, by a listing with a delimiter."""
         below = prefix.rstrip("/") or None

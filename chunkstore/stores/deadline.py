@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 from chunkstore.call_threads import Answer, Answers, CallThreads
 from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import ListsFolders, folders_of
+from chunkstore.stores.later_keys import later_keys
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_meter import of_thread
@@ -96,6 +97,11 @@ class DeadlineStore(StoreWrapper):
             return list(folders_of(self.list(prefix), prefix))
         folders = self._wrapped.folders
         return self._bounded(lambda: folders(prefix), f"the listing of {prefix!r}")
+
+    def later_keys(self, prefix: str, after: str) -> Sequence[str] | None:
+        """Return the keys after one; raise `Unavailable` if the answer is late."""
+        what = f"the listing of {prefix!r}"
+        return self._bounded(lambda: later_keys(self._wrapped, prefix, after), what)
 
     def delete(self, key: str) -> None:
         """Delete an object; raise `Unavailable` if the answer is late."""

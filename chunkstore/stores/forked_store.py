@@ -24,6 +24,7 @@ from typing import Any, Final
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
 from chunkstore.stores.folder_names import folder_names, folders_of
+from chunkstore.stores.later_keys import later_keys
 from chunkstore.stores.object_store import (
     Buffer,
     DefersChecks,
@@ -91,6 +92,13 @@ class ForkedStore:
         if self._goes_elsewhere():
             return list(folders_of(self._call("list", prefix), prefix))
         return folder_names(self._store, prefix)
+
+    def later_keys(self, prefix: str, after: str) -> Sequence[str] | None:
+        """Return the keys after one."""
+        if not self._goes_elsewhere():
+            return later_keys(self._store, prefix, after)
+        keys: Sequence[str] | None = self._call("later_keys", prefix, after)
+        return keys
 
     def delete(self, key: str) -> None:
         """Delete an object."""

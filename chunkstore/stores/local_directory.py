@@ -140,6 +140,15 @@ class LocalDirectory:
                 return []
             return [entry.name for entry in entries if entry.is_dir() and _has_folder(entry.path)]
 
+    def later_keys(self, prefix: str, after: str) -> Sequence[str] | None:
+        """Return the keys after one of the objects directly below a prefix. No object is read."""
+        with self._translated(prefix):
+            self._check_root()
+            folder = f"{self.root}/{prefix}".rstrip("/")
+            fans = filter(_FAN.fullmatch, _names(folder, folders=True))
+            names = (name for fan in fans for name in _names(f"{folder}/{fan}", folders=False))
+            return [key for name in names if (key := f"{prefix}{name}") > after]
+
     def delete(self, key: str) -> None:
         """Delete an object and sync its folder."""
         with self._translated(key), suppress(FileNotFoundError):

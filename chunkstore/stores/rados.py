@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -138,6 +138,10 @@ class RadosStore:
                     yield self.stat(entry.key)
                 except NotFound:
                     continue  # deleted since
+
+    def later_keys(self, prefix: str, after: str) -> Sequence[str] | None:
+        """Return None: a listing reads the keys of the whole pool."""
+        return None
 
     def delete(self, key: str) -> None:
         """Delete an object and its parts."""

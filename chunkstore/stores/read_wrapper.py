@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chunkstore.stores.folder_names import folder_names
+from chunkstore.stores.later_keys import later_keys
 from chunkstore.stores.object_store import (
     Buffer,
     ObjectInfo,
@@ -40,6 +41,10 @@ class StoreWrapper:
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix of the wrapped store."""
         return folder_names(self._wrapped, prefix)
+
+    def later_keys(self, prefix: str, after: str) -> Sequence[str] | None:
+        """Return the keys after one of the wrapped store."""
+        return later_keys(self._wrapped, prefix, after)
 
     def delete(self, key: str) -> None:
         """Delete an object of the wrapped store."""

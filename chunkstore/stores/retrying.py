@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from chunkstore.errors import AlreadyExists, NotFound, Unavailable
 from chunkstore.stores.folder_names import folder_names
+from chunkstore.stores.later_keys import later_keys
 from chunkstore.stores.object_store import (
     Buffer,
     ObjectInfo,
@@ -159,6 +160,10 @@ class RetryingStore:
     def folders(self, prefix: str) -> Sequence[str]:
         """Return the names below a prefix, with retries."""
         return self._persist(lambda: folder_names(self._store, prefix))
+
+    def later_keys(self, prefix: str, after: str) -> Sequence[str] | None:
+        """Return the keys after one, with retries."""
+        return self._persist(lambda: later_keys(self._store, prefix, after))
 
     def delete(self, key: str) -> None:
         """Delete an object, with retries."""

@@ -235,7 +235,7 @@ class Client:
             lasting_users(store, name).check_none()
         if self._writing is not None:
             self._writing.stop()
-        remove_dataset(store, self.dataset.index, name)
+        remove_dataset(store, self.dataset.index, name, self.dataset.ref)
         remove_local(self._snapshot_folder, self.dataset.ref)
 
     # Contents

@@ -113,7 +113,7 @@ class Writing:
             return 1
         count = 0
         for listing in self._dataset.namespace.walk(path):
-            for name, row in zip(listing.file_names, listing.files, strict=True):
+            for name, row in listing.all_files():
                 writer.delete(PathEntry(joined(listing.path, name), row))
             for name, row in zip(listing.directory_names, listing.directories, strict=True):
                 writer.delete(PathEntry(joined(listing.path, name), row), applied)

@@ -12,7 +12,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
 from chunkstore.errors import ChunkStoreError, Corrupt, Denied, NotFound
-from chunkstore.object_keys import commit_key, commit_prefix
+from chunkstore.object_keys import commit_prefix
 from chunkstore.removal import finish_removal, is_removed, mark_removed, sweep_old_end
 from chunkstore.stores.folder_names import folder_names
 from chunkstore.stores.object_store import ObjectStore
@@ -53,14 +53,7 @@ class Dataset:
         applied = self.namespace.state()
         if applied.generation + 1 == commit.generation and not commit.retired:
             return self.namespace.apply(commit, heads)
-        try:
-            return self.catch_up()
-        except (DatasetNotFound, Corrupt):
-            # The dataset was removed during the write: the late commit must not block a new dataset
-            # of the name.
-            if find_dataset(self.store, self.ref.name) != self.ref:
-                self.store.delete(commit_key(self.ref.name, commit.generation))
-            raise
+        return self.catch_up()
 
     def check_writable(self) -> None:
         """Raise `Refused` if the index stays at one generation. Costs one get.
@@ -147,7 +140,7 @@ def open_dataset(
         raise DatasetNotFound(
             f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
         )
-    remove_dataset(store, index, name)
+    finish_removed(store, index, ref)
     return open_dataset(store, index, name, create=True, packing=packing)
 
 
@@ -171,7 +164,7 @@ def _sweep(store: ObjectStore, ref: DatasetRef) -> None:
         generation = info.key.rpartition("/")[2]
         if not generation.isdigit():
             continue
-        with suppress(NotFound):  # its writer has deleted it meanwhile: see `publish`
+        with suppress(NotFound):  # its writer has deleted it meanwhile: see `CommitLog.append`
             if Commit.decode(store.get(info.key), int(generation)).dataset_id != ref.id:
                 store.delete(info.key)
 
@@ -184,21 +177,33 @@ def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:
         register_dataset(index, ref, born_ns)
 
 
-def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
+def remove_dataset(
+    store: ObjectStore, index: KeyValueStore, name: str, only: DatasetRef | None = None
+) -> None:
     """Remove a dataset from store and index permanently; its name may be used again.
 
-    Its settings in the store go with it. Repeat the call after a crash. Raises `DatasetNotFound`.
-    Costs one delete for each object and one drop for each directory.
+    Its settings in the store go with it. Repeat the call after a crash. Raises `DatasetNotFound`,
+    also if the name belongs to another dataset than `only` by now. Costs one delete for each object
+    and one drop for each directory.
     """
+    ref = find_dataset(store, name)
+    if ref is not None and only not in (None, ref):
+        raise DatasetNotFound(
+            f"dataset {name!r} was removed, and another one has its name now: it stays"
+        )
     # Settings that are damaged, or that this user may not change, keep no dataset in the store.
     with suppress(Corrupt, Denied):
         store_settings.change(store, lambda settings: settings.replaced(name, {}))
-    ref = find_dataset(store, name)
     if ref is None:
         if finish_removal(store, name):  # only the last step was missing
             return
         raise no_dataset(store, name)
     if not is_removed(store, name):
         mark_removed(store, CommitLog(store, ref))
+    finish_removed(store, index, ref)
+
+
+def finish_removed(store: ObjectStore, index: KeyValueStore, ref: DatasetRef) -> None:
+    """Delete what is left of a dataset that has ended; a next one of its name stays."""
     Namespace(index, ref).forget()
-    finish_removal(store, name)
+    finish_removal(store, ref.name)

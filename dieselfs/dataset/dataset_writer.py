@@ -27,7 +27,7 @@ from chunkstore.uploader import Uploader
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.dataset.parent_directories import ParentDirectories
 from dieselfs.dataset.publisher import Publisher
-from dieselfs.errors import UsageError
+from dieselfs.errors import Conflict, UsageError
 from metadata.namespace import PathEntry
 
 CHUNK_IDS = ChunkIdGenerator()
@@ -92,6 +92,8 @@ class DatasetWriter:
             keep_together=keep_together,
         )
         self._dirty = False
+        self._is_packing = False
+        """True while the packer changes, and for good once an exception has ended that half-way."""
 
     def put(
         self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None
@@ -100,22 +102,23 @@ class DatasetWriter:
 
         `UsageError`, `InvalidPath` and `PathConflict` leave everything as it was.
         """
-        if self._forks != _forks:
-            self._check_process()
+        if self._forks != _forks or self._is_packing:
+            self._check_usable()
         if mtime_ns is None:
             mtime_ns = time.time_ns()
         if mode != 0o644 or not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
             _check_attributes(path, mode, mtime_ns)
         self._parents.check_file(path)
-        self._dirty = True
+        self._dirty = self._is_packing = True
         self._packer.add_file(path, data, mode, mtime_ns)
+        self._is_packing = False
 
     def put_link(self, path: bytes, target: bytes, mtime_ns: int | None = None) -> None:
         """Pack one symbolic link.
 
         Raises `UsageError` for a target that may lead out of the dataset, and as `put` does.
         """
-        self._check_process()
+        self._check_usable()
         problem = target_problem(target, path.count(b"/"))
         if problem is not None:
             raise UsageError(
@@ -126,20 +129,22 @@ class DatasetWriter:
             mtime_ns = time.time_ns()
         _check_attributes(path, 0, mtime_ns)
         self._parents.check_file(path)
-        self._dirty = True
+        self._dirty = self._is_packing = True
         self._packer.add_link(path, target, mtime_ns)
+        self._is_packing = False
 
     def put_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
         """Set a directory's attributes and create it if necessary; b'' is the root.
 
         Directories above files need not be put.
         """
-        self._check_process()
+        self._check_usable()
         _check_attributes(path, mode, mtime_ns)
         if path:
             self._parents.check_directory(path)
-        self._dirty = True
+        self._dirty = self._is_packing = True
         self._packer.add_directory(path, mode, mtime_ns)
+        self._is_packing = False
 
     def delete(self, entry: PathEntry, seen_up_to: int | None = None) -> None:
         """Delete what the caller saw at a path.
@@ -148,20 +153,26 @@ class DatasetWriter:
         `seen_up_to` is the generation applied when the caller began to look: a directory that a
         commit just being applied has touched may hold files that were not visible yet.
         """
-        self._check_process()
-        self._dirty = True
+        self._check_usable()
         generation = entry.generation if seen_up_to is None else min(entry.generation, seen_up_to)
         seen = Version(generation, bytes(entry.row["chunk"]), int(entry.row["position"]))
         file_type = stat.S_IFDIR if entry.is_directory else stat.S_IFREG
         if entry.is_directory:
             self._parents.deleted(entry.path)
+        self._dirty = self._is_packing = True
         self._packer.add_tombstone(entry.path, file_type, time.time_ns(), seen)
+        self._is_packing = False
 
     def flush(self) -> int:
-        """Make all earlier puts durable, committed and indexed; return the generation reached."""
+        """Make all earlier puts durable, committed and indexed; return the generation reached.
+
+        Raises `Conflict` if an interrupt may have lost one of them.
+        """
         if self._dirty:
-            self._check_process()
+            self._check_usable()
+            self._is_packing = True
             self._packer.flush()
+            self._is_packing = False
             self._uploader.wait()
             self._commits.flush()
             self._parents.flushed()
@@ -186,9 +197,16 @@ class DatasetWriter:
         else:
             self._stop()
 
-    def _check_process(self) -> None:
+    def _check_usable(self) -> None:
         if self._forks != _forks:
             raise UsageError("a writer cannot be used after a fork: open one in the child")
+        if self._is_packing:
+            self._uploader.raise_failure()
+            raise Conflict(
+                f"a put or flush into dataset {self._dataset.ref.name} was interrupted: files that "
+                "were put since the last flush may be lost",
+                "close the client, and put these files again with another one",
+            )
 
     def _stop(self) -> None:
         if self._forks != _forks:

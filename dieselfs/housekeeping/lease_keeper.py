@@ -67,6 +67,9 @@ class LeaseKeeper:
         self._change = threading.Condition()
         self._generations: set[int] = set()
         self._announced: frozenset[int] = frozenset()
+        self._written: frozenset[int] = frozenset()
+        """The generations in the lease that is in the store."""
+        self._tries = 0
         self._closing = False
         self._warned = False
         # Only the keeping thread uses these.
@@ -79,6 +82,17 @@ class LeaseKeeper:
         with self._change:
             self._generations.add(generation)
             self._change.notify_all()
+
+    def is_written(self, generation: int, timeout_s: float) -> bool:
+        """Return whether the lease in the store names a generation that `serve` has announced.
+
+        Waits for the first try to write it, and for `timeout_s` at most.
+        """
+        with self._change:
+            self._change.wait_for(
+                lambda: generation in self._written or self._tries > 0 or self._closing, timeout_s
+            )
+            return generation in self._written
 
     def __enter__(self) -> LeaseKeeper:
         self._thread.start()
@@ -101,12 +115,17 @@ class LeaseKeeper:
         while self._wait():
             with self._change:
                 self._announced = frozenset(self._generations)
+            written: frozenset[int] = frozenset()
             try:
-                self._announce(self._announced)
+                if self._announce(self._announced):
+                    written = self._announced
             except ChunkStoreError as error:
                 self._warn(error)
             except Exception as error:
                 log.exception("cannot write the lease: %s", error)
+            with self._change:
+                self._written, self._tries = written or self._written, self._tries + 1
+                self._change.notify_all()
         try:
             self._delete(self._in_store)
         except ChunkStoreError as error:
@@ -121,13 +140,14 @@ class LeaseKeeper:
             )
             return not self._closing
 
-    def _announce(self, generations: frozenset[int]) -> None:
+    def _announce(self, generations: frozenset[int]) -> bool:
+        """Write the next number; return False if the dataset was removed."""
         # A removed dataset must not get objects again, nor a store's folder whose disk is not
         # mounted.
         if find_dataset(self._store, self._dataset.name) != self._dataset:
             log.info("dataset %s was removed: its lease is dropped", self._dataset.name)
             self._delete(self._in_store)
-            return
+            return False
         lease = Lease(
             self.lease_id,
             self._number + 1,
@@ -148,6 +168,7 @@ class LeaseKeeper:
             self._delete(older)
         except ChunkStoreError as error:  # they mean nothing any more; tried again at the next beat
             log.info("cannot delete an older object of the lease %s: %s", self.lease_id, error)
+        return True
 
     def _delete(self, numbers: list[int]) -> None:
         for number in list(numbers):

@@ -110,7 +110,7 @@ class _Plan:
             return
         is_replaced = listing.path in self._replaced
         there = {} if is_replaced else self._on_disk(listing.path)
-        for name, row in zip(listing.file_names, listing.files, strict=True):
+        for name, row in listing.all_files():
             entry = PathEntry(joined(listing.path, name), row)
             if is_replaced or (there.get(name) is True and not self._prunes(entry.path)):
                 self._found.in_the_way.append(entry)

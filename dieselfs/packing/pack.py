@@ -28,7 +28,7 @@ from chunkstore.packing_settings import PackingSettings
 from chunkstore.put_leases import PutLease, covers, overlap
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.read_back import ReadBackStore
-from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
+from dieselfs.dataset.dataset import Dataset, finish_removed, open_dataset
 from dieselfs.dataset.packing_choice import packing_settings
 from dieselfs.dataset.publisher import Publisher
 from dieselfs.errors import DieselFSError
@@ -196,7 +196,7 @@ def _remove_created(dataset: Dataset) -> None:
     """
     try:
         dataset.log.append_exactly(BIRTH_GENERATION + 1, removed=True)
-        remove_dataset(dataset.store, dataset.index, dataset.ref.name)
+        finish_removed(dataset.store, dataset.index, dataset.ref)
     except AlreadyExists:
         return
     except (ChunkStoreError, MetadataError) as error:

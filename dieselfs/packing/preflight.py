@@ -12,6 +12,7 @@ from dieselfs.packing.put_request import (
     PackProgress,
     batches_of_source,
 )
+from dieselfs.packing.shared_paths import SharedPaths
 from dieselfs.packing.source_tree import (
     EntryBatch,
     LinkRule,
@@ -51,9 +52,11 @@ def _refusal(source: SourceTree | FileList) -> str | None:
 def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
     """Walk all sources without packing.
 
-    Raises `BadSources`, which names all sources that cannot be packed, or `InvalidPath`.
+    Raises `BadSources`, which names all sources that cannot be packed and all files that share a
+    path, or `InvalidPath`.
     """
     skipped = SkippedEntries()
+    shared = SharedPaths(sources)
     is_root = os.geteuid() == 0  # root may read everything; other users need a check of each file
     for source in sources:
         if isinstance(source, FileList) and (refusal := _refusal(source)) is not None:
@@ -64,6 +67,7 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
                 skipped.unreadable.extend(_unreadable(batch, source.links))
             elif not is_root:
                 skipped.unreadable.extend(_without_access(batch))
+            skipped.unreadable.extend(shared.reasons(source, batch))
             _check_lengths(batch)
             progress.files_found += len(batch.names)
         if not skipped.unreadable:

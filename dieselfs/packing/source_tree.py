@@ -158,6 +158,25 @@ class SourceTree:
         is_link = self.links != "follow" and os.path.islink(self.disk_path)
         return os.path.isdir(self.disk_path) and not is_link
 
+    def entries_at(self, directory: bytes) -> dict[bytes, bytes]:
+        """Return what the walk of a directory finds at `directory` of the dataset.
+
+        The result has the path on disk of each file and directory by its name; it is empty if the
+        walk does not come there. The directory is at the target or below it.
+        """
+        disk_path, target = self.disk_path, self.target
+        for name in filter(None, directory[len(self.target) :].split(b"/")):
+            disk_path = os.path.join(disk_path, name)
+            is_pruned = bool(self.filters) and self.filters.prunes(self._below(target, name))
+            if is_pruned or (self.links != "follow" and os.path.islink(disk_path)):
+                return {}
+            target = target + b"/" + name if target else name
+        if not os.path.isdir(disk_path):
+            return {}
+        names, _, folders = self._read(disk_path, directory, frozenset(), SkippedEntries())
+        found = {name: os.path.join(disk_path, name) for name in names}
+        return found | {os.path.basename(path): path for path, _, _ in folders}
+
     def _is_left_out(self) -> bool:
         """Return True if the filters leave out the source, which is no directory."""
         if not self.filters or self.is_directory():

@@ -55,11 +55,14 @@ def commit_orphans(
 
     After a crash, a repeated recovery commits those that are left. `after` is any generation known
     to exist. No other process may be about to commit these chunks: a put under way would commit
-    them again.
+    them again. Raises `NotFound` if gc has deleted one of the next chunks to commit.
     """
     log, generation = CommitLog(store, dataset), after
     for start in range(0, len(refs), _CHUNKS_A_COMMIT):
-        generation = log.append(generation, refs[start : start + _CHUNKS_A_COMMIT]).generation
+        some = refs[start : start + _CHUNKS_A_COMMIT]
+        for _ in read_in_parallel(lambda ref: log.check_late([ref]), some):
+            pass
+        generation = log.append(generation, some).generation
     return generation
 
 

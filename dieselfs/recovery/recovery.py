@@ -121,15 +121,10 @@ class _Recovery:
         if self._options.reads_only and self._log is not None:
             return self._report(history)
         dataset = history.check_complete()
-        lost = history.lost_chunks()
-        if lost and not self._options.without_chunks:
-            raise HistoryDamaged(
-                f"{counted(len(lost), 'chunk')} of {self._name} {agreed(len(lost), 'are')} not in "
-                f"the store, the first is {lost[0].id}",
-                f"restore them from a copy of the store, or {_WITHOUT_CHUNKS}",
-            )
+        lost = self._lost_chunks(history)
         if self._options.adopt:
             history = self._with_adopted(history)
+            lost = self._lost_chunks(history)  # gc may have deleted chunks that were adopted
             if self._options.dry_run:
                 return self._report(history)
         if self._options.until is not None:
@@ -186,6 +181,17 @@ class _Recovery:
             return history
         commit_orphans(self._store, history.dataset, history.newest, self._adopted)
         return read_history(self._store, self._name, dataset_id=self._options.dataset_id)
+
+    def _lost_chunks(self, history: History) -> list[ChunkRef]:
+        """Return the lost chunks; raise `HistoryDamaged` unless the options go on without them."""
+        lost = history.lost_chunks()
+        if lost and not self._options.without_chunks:
+            raise HistoryDamaged(
+                f"{counted(len(lost), 'chunk')} of {self._name} {agreed(len(lost), 'are')} not in "
+                f"the store, the first is {lost[0].id}",
+                f"restore them from a copy of the store, or {_WITHOUT_CHUNKS}",
+            )
+        return lost
 
     # -- the index ---------------------------------------------------------------------------------
 

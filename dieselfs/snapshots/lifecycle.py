@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.commit_log import find_dataset
 from chunkstore.errors import AlreadyExists, Denied, StoreFull
 from chunkstore.object_keys import put_snapshot_key, snapshot_key, snapshot_prefix
 from chunkstore.stores.object_store import ObjectStore
@@ -21,7 +22,13 @@ from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import SnapshotNotFound
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, read_state
-from metadata.errors import IndexBehind, RecordCorrupt, SnapshotRefused, SnapshotStale
+from metadata.errors import (
+    DatasetNotFound,
+    IndexBehind,
+    RecordCorrupt,
+    SnapshotRefused,
+    SnapshotStale,
+)
 from metadata.kernel_image_file import remove_with_images
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.memory import MemoryStore
@@ -115,7 +122,7 @@ def create(
 def publish_snapshot(store: ObjectStore, path: Path) -> str:
     """Store a snapshot file under its dataset; return its id.
 
-    Does nothing if it is published already.
+    Does nothing if it is published already. Raises `DatasetNotFound` if the dataset was removed.
     """
     return publish_once(store, path)[0]
 
@@ -123,11 +130,15 @@ def publish_snapshot(store: ObjectStore, path: Path) -> str:
 def publish_once(store: ObjectStore, path: Path) -> tuple[str, bool]:
     """Return what `publish_snapshot` does, and whether the snapshot was not published already."""
     with Snapshot.open(path) as snapshot:
-        name, snapshot_id = snapshot.dataset.name, snapshot.id
+        dataset, snapshot_id = snapshot.dataset, snapshot.id
+    key = snapshot_key(dataset.name, snapshot_id)
     try:
-        store.create(snapshot_key(name, snapshot_id), _FileParts(path))
+        store.create(key, _FileParts(path))
     except AlreadyExists:
         return snapshot_id, False
+    if find_dataset(store, dataset.name) != dataset:  # mounts of the next one would take it
+        store.delete(key)
+        raise DatasetNotFound(f"dataset {dataset.name!r} has been removed")
     return snapshot_id, True
 
 

@@ -25,7 +25,7 @@ from chunkstore.commit_log import (
     newest_generation,
 )
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailable
-from chunkstore.object_keys import commit_key
+from chunkstore.object_keys import commit_key, commit_prefix
 from chunkstore.packing_settings import PackingSettings
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
@@ -250,9 +250,12 @@ class TestLog:
             stranger.read(2)
         with pytest.raises(Corrupt):
             list(stranger.since(1))
-        with pytest.raises(Corrupt):
-            stranger.append(1, [ref(2)])
-        assert newest_generation(store, "pets") == 2
+        for after in (1, 2):  # a generation that is taken, and a free one
+            with pytest.raises(NotFound, match="has been removed"):
+                stranger.append(after, [ref(2)])
+            with pytest.raises(NotFound, match="has been removed"):
+                stranger.append_exactly(after + 1, [ref(2)])
+        assert list(log.since(0)) == [log.read(1), log.read(2)]
 
     def test_a_commit_under_another_name(self) -> None:
         store = MemoryObjectStore()
@@ -379,3 +382,60 @@ def test_a_chunk_is_not_committed_twice() -> None:
     with pytest.raises(AlreadyExists, match="generation 2"):
         log.append(BIRTH_GENERATION, [ref(2), ref(3)])
     assert [commit.generation for commit in log.since(BIRTH_GENERATION)] == [2]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 5])
+def test_lost_commits_are_not_taken_for_the_end(lost: int) -> None:
+    store = MemoryObjectStore()
+    log = born(store)
+    for number in range(6):
+        log.append(BIRTH_GENERATION, [ref(number)])
+    for generation in range(3 - lost // 5, 7)[:lost]:
+        store.delete(commit_key("pets", generation))
+    with pytest.raises(Corrupt, match="is missing, and a later one is there"):
+        list(log.since(BIRTH_GENERATION))
+
+
+def test_what_is_no_later_commit_of_the_dataset_does_not_count() -> None:
+    store = MemoryObjectStore()
+    log = born(store)
+    made = log.append(BIRTH_GENERATION, [ref(1)])
+    for key in (commit_key("pets", 5) + ".damaged", commit_prefix("pets") + "plan"):
+        store.create(key, [b"x"])
+    late = Commit(9, bytes(16), 5, (ref(2),))
+    store.create(commit_key("pets", 9), [late.encode()])
+    assert list(log.since(BIRTH_GENERATION)) == [made]
+    store.create(commit_key("pets", 8), [b"damaged"])
+    with pytest.raises(Corrupt, match="commit 3 of dataset pets is missing"):
+        list(log.since(BIRTH_GENERATION))
+
+
+def test_commits_that_come_while_the_end_is_looked_for() -> None:
+    class Busy(StoreWrapper):
+        def before(self, call: str, key: str) -> None:
+            if call == "list" and newest_generation(self.inner, "pets") == 2:
+                for number in (2, 3):
+                    log.append(2, [ref(number)])
+
+    store = MemoryObjectStore()
+    log = born(store)
+    log.append(BIRTH_GENERATION, [ref(1)])
+    found = CommitLog(Busy(store), log.dataset).since(BIRTH_GENERATION)
+    assert [commit.generation for commit in found] == [2, 3, 4]
+
+
+class ListsAll(StoreWrapper):
+    """A store that can list keys only with all others."""
+
+    def later_keys(self, prefix: str, after: str) -> None:
+        return None
+
+
+def test_a_store_that_cannot_list_some_keys_is_asked_for_the_next_commit() -> None:
+    store = ListsAll(MemoryObjectStore())
+    log = born(store)
+    made = [log.append(BIRTH_GENERATION, [ref(number)]) for number in range(3)]
+    assert list(log.since(BIRTH_GENERATION)) == made
+    store.delete(commit_key("pets", 3))
+    with pytest.raises(Corrupt, match="commit 3 of dataset pets is missing"):
+        list(log.since(BIRTH_GENERATION))

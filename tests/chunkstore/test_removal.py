@@ -1,21 +1,25 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import (
+    Commit,
     CommitLog,
     create_dataset,
     find_dataset,
     newest_generation,
 )
 from chunkstore.errors import Corrupt, NotFound, Unavailable
-from chunkstore.object_keys import chunk_key, dataset_prefix, snapshot_key
+from chunkstore.object_keys import chunk_key, commit_key, dataset_prefix, snapshot_key
 from chunkstore.removal import finish_removal, is_removed, mark_removed
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import resolve, tag
 from tests.chunkstore.packed import DATASET, Packed, StoreWrapper
 
 NAME = DATASET.name
@@ -197,3 +201,108 @@ def test_a_finisher_that_is_overtaken_spares_the_next_life() -> None:
 
     finish_removal(Overtaken(store), NAME)
     assert find_dataset(store, NAME) == lives[0]
+
+
+class Overtaken(StoreWrapper):
+    """After some deletes another process finishes, and the name is taken again."""
+
+    def __init__(self, inner: ObjectStore, delete: int) -> None:
+        super().__init__(inner)
+        self.left = delete
+        self.next: CommitLog | None = None
+
+    def before(self, call: str, key: str) -> None:
+        if call in ("get", "delete") and self.left <= 0 and self.next is None:
+            finish_removal(self.inner, NAME)
+            self.next, _ = full_dataset(self.inner)
+            tag(self.inner, NAME, "best", "4-" + 32 * "0")
+        self.left -= call == "delete"
+
+
+@pytest.mark.parametrize("delete", range(STEPS))
+def test_a_finisher_that_is_paused_deletes_nothing_of_the_next_life(delete: int) -> None:
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    tag(store, NAME, "best", "4-" + 32 * "0")
+    mark_removed(store, log)
+    paused = Overtaken(store, delete)
+    finish_removal(paused, NAME)
+    assert paused.next is not None
+    assert [commit.generation for commit in paused.next.since(0)] == [1, 2, 3, 4]
+    assert resolve(store, NAME, "best").dataset_id == paused.next.dataset.id
+
+
+class Late(StoreWrapper):
+    """A writer of the dataset commits just before one key is deleted."""
+
+    def __init__(self, inner: ObjectStore, key: str, commit: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.key, self.commit = key, commit
+
+    def before(self, call: str, key: str) -> None:
+        if (call, key) == ("delete", self.key):
+            self.key = ""
+            self.commit()
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("deleted", [1, 3, 4, 5])
+def test_a_commit_during_a_removal_is_refused(after: int, deleted: int) -> None:
+    """The generation may be free again, and the birth still be there."""
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    mark_removed(store, log)
+    refused: list[BaseException] = []
+
+    def commit() -> None:
+        with pytest.raises(NotFound, match="removed") as found:
+            log.append(after, [])
+        refused.append(found.value)
+
+    finish_removal(Late(store, commit_key(NAME, deleted), commit), NAME)
+    assert refused
+    assert list(store.list("")) == []
+
+
+def test_a_late_commit_of_a_killed_writer_goes_with_the_dataset() -> None:
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    mark_removed(store, log)
+    late = [Commit(3, log.dataset.id, 5).encode()]
+    key = commit_key(NAME, 3)
+    finish_removal(Late(store, commit_key(NAME, 1), lambda: store.create(key, late)), NAME)
+    assert list(store.list("")) == []
+
+
+def test_a_late_end_does_not_reach_the_next_life() -> None:
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    remove(store, log.dataset)
+    again = CommitLog(store, create_dataset(store, NAME)[0])
+    with pytest.raises(NotFound, match="removed"):
+        mark_removed(store, log)
+    assert [commit.generation for commit in again.since(0)] == [1]
+
+
+def test_a_commit_that_a_former_dataset_left_keeps_no_dataset() -> None:
+    """Its writer was killed before it could take it back."""
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    store.create(commit_key(NAME, 9), [Commit(9, bytes(16), 5).encode()])
+    assert not is_removed(store, NAME)
+    mark_removed(store, log)
+    assert is_removed(store, NAME)
+    assert finish_removal(store, NAME)
+    assert find_dataset(store, NAME) is None
+    assert not is_removed(store, NAME)
+
+
+def test_an_end_is_found_below_a_late_commit() -> None:
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    with pytest.raises(Unavailable):
+        remove(CrashesAfter(store, STEPS - 1), log.dataset)
+    store.create(commit_key(NAME, 9), [Commit(9, log.dataset.id, 5).encode()])
+    assert is_removed(store, NAME)
+    assert finish_removal(store, NAME)
+    assert list(store.list("")) == []

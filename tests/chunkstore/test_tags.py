@@ -233,6 +233,25 @@ def test_a_tagger_that_is_late_takes_the_next_number(
     assert resolve(store, "pets", "v1") == made
 
 
+def test_a_tagger_whose_number_is_free_again_takes_a_later_one(
+    store: MemoryObjectStore, ref: DatasetRef
+) -> None:
+    """Two others have moved the tag meanwhile, the second of which has deleted that number."""
+
+    class Overtaken(StoreWrapper):
+        turns = 2
+
+        def before(self, call: str, key: str) -> None:
+            while call == "create" and self.turns:
+                self.turns -= 1
+                tag(store, "pets", "v1", TWO)
+
+    tag(store, "pets", "v1", THREE)
+    made = tag(Overtaken(store), "pets", "v1", ONE)
+    assert resolve(store, "pets", "v1") == made
+    assert keys(store) == [tag_key("pets", "v1", made.number)]
+
+
 def test_a_crash_at_every_call_leaves_the_old_tag_or_the_new_one(
     store: MemoryObjectStore, ref: DatasetRef
 ) -> None:
@@ -281,4 +300,4 @@ def test_the_cost_of_tagging(store: MemoryObjectStore, ref: DatasetRef) -> None:
     tag(store, "pets", "v1", ONE)
     counting = CountingStore(store)
     tag(counting, "pets", "v1", TWO)
-    assert counting.calls == ["get", "list", "create", "delete"]
+    assert counting.calls == ["get", "list", "create", "list", "delete"]

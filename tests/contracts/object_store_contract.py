@@ -16,6 +16,7 @@ import pytest
 
 from chunkstore.errors import AlreadyExists, BadSource, NotFound
 from chunkstore.stores.folder_names import folder_names
+from chunkstore.stores.later_keys import later_keys
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 from tests.eventually import PATIENCE_S
 
@@ -118,6 +119,15 @@ class ObjectStoreContract:
         assert folder_names(store, "a/c/") == ["d"]
         assert folder_names(store, "a/b/") == folder_names(store, "0f/") == []
         assert folder_names(store, "none/") == []
+
+    def test_keys_after_one(self, store: ObjectStore) -> None:
+        for name in ["a/1", "a/2", "a/3", "a/30", "ab/4", "b/5"]:
+            store.create(name, [b"x"])
+        for after, later in [("a/1", ["a/2", "a/3", "a/30"]), ("a/25", ["a/3", "a/30"])]:
+            found = later_keys(store, "a/", after)
+            assert found is None or sorted(found) == later, "None: it would list all that it has"
+        assert not later_keys(store, "a/", "a/30")
+        assert not later_keys(store, "none/", "none/1")
 
     def test_an_empty_store_lists_nothing(self, store: ObjectStore) -> None:
         store.create(KEY, [b"x"])

@@ -256,6 +256,22 @@ def test_names_that_conflict_between_writers_can_still_be_listed_and_saved(place
     assert names(list(client.walk())) == ["a/", "a/b"]
 
 
+@pytest.mark.parametrize(("deleted", "left"), [("a", []), ("a/x", ["a/", "a/x"])])
+def test_a_hidden_file_goes_with_the_directory_that_holds_it(
+    places: Places, deleted: str, left: list[str]
+) -> None:
+    """Else it stays in the totals, and no listing and no snapshot can be complete."""
+    with places.client() as one, places.client() as other:
+        one.put(b"file", "a/x")
+        other.put(b"below", "a/x/y")
+    with places.client() as client:
+        assert client.delete_tree(deleted) == 1
+        client.flush()
+        assert names(list(client.walk())) == left
+        assert client.dataset.namespace.state().files == len(left) // 2
+        client.load_meta(client.save_meta())
+
+
 def test_an_exception_leaves_what_was_not_flushed_invisible(places: Places) -> None:
     before = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError), places.client() as client:  # noqa: PT012
@@ -283,6 +299,17 @@ def test_a_full_store_is_told_and_what_was_there_stays(places: Places) -> None:
     client.put(b"y", "after")
     client.close()
     assert names(places.client().ls()) == ["after", "before"]
+
+
+def test_a_client_removes_no_other_dataset_of_the_name(places: Places) -> None:
+    with places.client() as client:
+        client.put(b"x", "old")
+    places.client().delete_dataset()
+    with places.client() as other:
+        other.put(b"y", "new")
+    with pytest.raises(DatasetNotFound, match="another one has its name"):
+        client.delete_dataset()
+    assert names(places.client().ls()) == ["new"]
 
 
 def test_overwriting_and_deleting(places: Places) -> None:

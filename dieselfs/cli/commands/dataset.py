@@ -91,7 +91,7 @@ def rm(context: CommandContext, name: str, force: bool, yes: bool) -> None:
         hit = _hit(_users(store, name, force))
         confirm(f"remove dataset {name} ({counted(files, 'file')}) for good{hit}", yes=yes)
         users = _users(store, name, force)  # the question may have waited for long
-        remove_dataset(store, index, name)
+        remove_dataset(store, index, name, ref)
         local = remove_local(context.snapshot_folder, ref)
     record = {"dataset": name, "removed": True, "local_files": local, **_users_record(users)}
     context.output.done(record, f"removed dataset {name}{_hit(users)}")

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from chunkstore.errors import ChunkStoreError
 from dieselfs.cache.jobs.job_name import names_callers
 from dieselfs.cli.command import log_to_stderr
 from dieselfs.cli.command_context import CommandContext
@@ -35,6 +36,7 @@ from dieselfs.fuse.starting.mount_settings import (
 )
 
 if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
     from dieselfs.allocation.readers.caller_jobs import CallerJobs
     from dieselfs.allocation.readers.job_allocations import JobAllocations
     from dieselfs.allocation.readers.observed import JobProgress
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LEASE_S: Final = 2.0
+"""The time that the start of a mount waits for its lease. A store that is down delays no longer."""
 _JOBS_CLOSE_S: Final = 1.0
 """The time at the end of a mount for taking its job record back."""
 
@@ -98,6 +102,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
     from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.fuse.mount import run_mount
     from dieselfs.fuse.starting.store_probe import check_store
+    from dieselfs.fuse.supervision.handover import Role
     from dieselfs.fuse.supervision.shutdown import Shutdown
     from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
     from dieselfs.snapshots.expected_files import ExpectedFiles
@@ -139,6 +144,9 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         goodbye_s = partial(shutdown.left_s, GOODBYE_S)
         lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
         lease.serve(snapshot.generation)
+        is_first = handed.role in (Role.FIRST, Role.REFRESH)
+        if is_first and lease.is_written(snapshot.generation, _LEASE_S):
+            _check_chunks(store, snapshot)
         watch = parts.enter_context(
             FreshnessWatch(
                 store, snapshot.dataset, snapshot.generation, os.fspath(request.mountpoint)
@@ -181,6 +189,16 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             begin=begin,
             payer_of=None if callers is None else callers.payer,
         )
+
+
+def _check_chunks(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Raise `Conflict` if a purge has deleted chunks before the mount's lease protected them."""
+    from dieselfs.snapshots.replacement import check_not_replaced
+
+    try:
+        check_not_replaced(store, snapshot)
+    except (ChunkStoreError, OSError) as error:
+        log.info("cannot tell if a purge has replaced snapshot %s: %s", snapshot.id, error)
 
 
 def _callers(

@@ -64,6 +64,8 @@ Deleted chunks make tombstones droppable in the next cycle. This retires small c
 deleted in the third.
 """
 _REQUESTS_AT_ONCE: Final = 16
+_DELETED_AT_ONCE: Final = 1000
+"""The chunks that are deleted before tags, snapshots and leases are read again."""
 
 
 def purge(
@@ -166,12 +168,24 @@ class _Purge:
         self._delete_chunks(now)
 
     def _delete_chunks(self, deletable: Sequence[RetiredChunk]) -> None:
+        """Delete retired chunks; the pins are read again for each of many parts."""
+        for at in range(0, len(deletable), _DELETED_AT_ONCE):
+            part = deletable[at : at + _DELETED_AT_ONCE]
+            self._delete_part(self._still_deletable(part) if at else part)
+
+    def _still_deletable(self, chunks: Sequence[RetiredChunk]) -> list[RetiredChunk]:
+        now_ns = time.time_ns()
+        pinned = pins(self.dataset.store, self.dataset.ref.name, now_ns)
+        grace_s = self.request.grace_s
+        return [chunk for chunk in chunks if may_be_deleted(chunk, pinned, grace_s, now_ns)]
+
+    def _delete_part(self, chunks: Sequence[RetiredChunk]) -> None:
         store, name = self.dataset.store, self.dataset.ref.name
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "purge-delete") as pool:
-            for _ in pool.map(lambda chunk: store.delete(chunk_key(name, chunk.ref.id)), deletable):
+            for _ in pool.map(lambda chunk: store.delete(chunk_key(name, chunk.ref.id)), chunks):
                 pass
-        self.chunks_deleted += len(deletable)
-        self.bytes_deleted += sum(chunk.size_bytes for chunk in deletable)
+        self.chunks_deleted += len(chunks)
+        self.bytes_deleted += sum(chunk.size_bytes for chunk in chunks)
 
     def _rewrite(self) -> bool:
         """Retire the chunks with holes; return True if there were any."""

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore import removal
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
-from chunkstore.commit_log import CommitLog
-from chunkstore.errors import ChunkStoreError
+from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.errors import ChunkStoreError, Corrupt, NotFound
 from chunkstore.object_keys import commit_key
 from chunkstore.removal import mark_removed
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
-from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
+from dieselfs.recovery import RecoveryOptions, recover
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, list_datasets, register_dataset
 from metadata.errors import DatasetNotFound, MetadataError
@@ -154,6 +156,25 @@ def test_a_removal_that_was_cut_off_is_repeated() -> None:
         assert index._maps == {}
 
 
+def test_a_finished_removal_spares_the_next_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process finishes it first, and puts into a new dataset of the name."""
+    store, index = MemoryObjectStore(), MemoryStore()
+    mark_removed(store, open_dataset(store, index, "pets", create=True).log)
+    new: list[Dataset] = []
+
+    def is_removed(store: ObjectStore, name: str) -> bool:
+        found = removal.is_removed(store, name)
+        monkeypatch.undo()
+        removal.finish_removal(store, name)
+        new.append(open_dataset(store, MemoryStore(), name, create=True))
+        put(new[0], {b"b": b"y"})
+        return found
+
+    monkeypatch.setattr("dieselfs.dataset.dataset.is_removed", is_removed)
+    assert open_dataset(store, MemoryStore(), "pets", create=True).ref == new[0].ref
+    assert files_of(rebuilt(new[0])) == {b"b": b"y"}
+
+
 def test_after_a_removal_that_was_cut_off_the_name_can_be_used() -> None:
     for store, index, old in stopped_removals():
         try:
@@ -224,11 +245,72 @@ def test_a_put_before_the_last_delete_of_a_removal_stays() -> None:
     assert files_of(rebuilt(interrupted.new)) == {b"b": b"y"}
 
 
+def test_a_writer_with_an_index_of_its_own_is_told() -> None:
+    """The removal, and the next dataset of the name, are another machine's."""
+    store = MemoryObjectStore()
+    old = open_dataset(store, MemoryStore(), "pets", create=True)
+    for name in (b"a", b"b", b"c"):
+        put(old, {name: b"old"})
+    writer = DatasetWriter(old)
+    writer.put(b"late", b"x")
+    elsewhere = MemoryStore()
+    remove_dataset(store, elsewhere, "pets")
+    new = open_dataset(store, elsewhere, "pets", create=True)
+    with pytest.raises(NotFound, match="removed"):
+        writer.close()
+    for name in (b"a", b"b", b"c", b"d", b"e"):
+        put(new, {name: b"new"})
+    assert files_of(rebuilt(new)) == dict.fromkeys((b"a", b"b", b"c", b"d", b"e"), b"new")
+
+
+def test_a_late_commit_that_is_left_hides_nothing_and_is_moved_aside() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    old = open_dataset(store, index, "pets", create=True)
+    remove_dataset(store, index, "pets")
+    new = open_dataset(store, index, "pets", create=True)
+    late_commit(store, old.ref)
+    assert rebuilt(new).namespace.state().generation == 1
+    with pytest.raises(Corrupt, match="recover pets --without-commits"):
+        put(new, {b"a": b"x"})
+    recover(store, index, "pets", RecoveryOptions(without_commits=True))
+    put(new, {b"a": b"x"})
+    assert files_of(rebuilt(new)) == {b"a": b"x"}
+
+
+def test_a_reader_of_a_dataset_whose_name_is_used_again_is_told() -> None:
+    store = MemoryObjectStore()
+    old = open_dataset(store, MemoryStore(), "pets", create=True)
+    elsewhere = MemoryStore()
+    remove_dataset(store, elsewhere, "pets")
+    put(open_dataset(store, elsewhere, "pets", create=True), {b"b": b"y"})
+    with pytest.raises(DatasetNotFound, match="has been removed"):
+        old.catch_up()
+
+
+def test_no_writer_fills_a_gap_of_lost_commits() -> None:
+    """Else the lost ones could never be missed, and later ones would be older than theirs."""
+    store = MemoryObjectStore()
+    dataset = open_dataset(store, MemoryStore(), "pets", create=True)
+    for number in range(5):
+        put(dataset, {b"%d" % number: b"x"})
+    for generation in (3, 4):
+        store.delete(commit_key("pets", generation))
+    with pytest.raises(Corrupt, match="commit 3 of dataset pets is missing"):
+        open_dataset(store, MemoryStore(), "pets", create=True)
+
+
+def late_commit(store: ObjectStore, removed: DatasetRef) -> str:
+    """A commit of a removed dataset, whose writer was killed before it saw that it was late."""
+    key = commit_key(removed.name, 2)
+    store.create(key, [Commit(2, removed.id, 5).encode()])
+    return key
+
+
 def test_a_late_commit_of_a_former_life_is_swept() -> None:
     store, index = MemoryObjectStore(), MemoryStore()
     old = open_dataset(store, index, "pets", create=True)
     remove_dataset(store, index, "pets")
-    old.log.append(1, [])  # by a writer that was ended at once
+    late_commit(store, old.ref)
     new = open_dataset(store, index, "pets", create=True)
     put(new, {b"b": b"y"})
     assert files_of(rebuilt(new)) == {b"b": b"y"}
@@ -246,7 +328,7 @@ def test_a_late_commit_that_its_writer_deletes_while_it_is_swept() -> None:
     store, index = Deleting(MemoryObjectStore()), MemoryStore()
     old = open_dataset(store, index, "pets", create=True)
     remove_dataset(store, index, "pets")
-    store.late = commit_key("pets", old.log.append(1, []).generation)
+    store.late = late_commit(store, old.ref)
     new = open_dataset(store, index, "pets", create=True)
     assert new.born
     put(new, {b"b": b"y"})
@@ -393,7 +475,7 @@ def test_readers_of_another_dataset_are_refused() -> None:
     dataset = open_dataset(store, index, "pets", create=True)
     put(dataset, {b"a": b"x"})
     foreign = DatasetRef("pets", bytes(16))
-    with pytest.raises(ChunkStoreError):
+    with pytest.raises(DatasetNotFound):
         Namespace(MemoryStore(), foreign).catch_up(
             CommitLog(store, foreign), ChunkReader(store, foreign)
         )

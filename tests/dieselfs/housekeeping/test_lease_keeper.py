@@ -86,6 +86,33 @@ def test_announced_and_taken_back(store: Moody, dataset: DatasetRef) -> None:
     assert store.calls == ["get", "create", "get", "create", "delete", "delete"]
 
 
+def test_the_first_write_can_be_waited_for(store: Moody, dataset: DatasetRef) -> None:
+    with patient_keeper(store, dataset) as keeper:
+        keeper.serve(7)
+        assert keeper.is_written(7, PATIENCE_S)
+        assert served(store, dataset)() == [(7,)]
+        assert not keeper.is_written(9, PATIENCE_S)
+
+
+@pytest.mark.parametrize("failure", [Denied("read-only"), ZeroDivisionError()])
+def test_a_write_that_fails_is_not_waited_for(
+    store: Moody, dataset: DatasetRef, failure: Exception
+) -> None:
+    store.failure = failure
+    with patient_keeper(store, dataset) as keeper:
+        keeper.serve(7)
+        assert not keeper.is_written(7, PATIENCE_S)
+        store.failure = None
+
+
+def test_a_write_that_hangs_is_not_waited_for(store: Moody, dataset: DatasetRef) -> None:
+    store.open.clear()
+    with LeaseKeeper(store, dataset) as keeper:
+        keeper.serve(7)
+        assert not keeper.is_written(7, 0.01)
+        store.open.set()
+
+
 def test_renewed_at_every_beat(store: Moody, dataset: DatasetRef) -> None:
     with patient_keeper(store, dataset, beat_s=0.01) as keeper:
         keeper.serve(7)

@@ -101,6 +101,20 @@ def test_a_file_becomes_a_directory_and_the_other_way_round(place: Place) -> Non
     assert place.content() == tree_of(place.source)
 
 
+@pytest.mark.parametrize("kept", ["", "new"])
+def test_a_file_that_a_directory_hides_is_deleted_too(place: Place, kept: str) -> None:
+    """Another writer has put a file below the name of a file at the same time."""
+    index = place.index()
+    dataset = open_dataset(place.store(), index, "d")
+    with DatasetWriter(dataset) as one, DatasetWriter(dataset) as other:
+        one.put(b"new/1", b"hidden")
+        other.put(b"new/1/below", b"seen")
+    index.close()
+    (place.source / kept).mkdir(exist_ok=True)
+    assert place.mirror().files_deleted == 2
+    assert place.content() == tree_of(place.source)
+
+
 def test_what_the_filters_leave_out_stays_on_both_sides(place: Place) -> None:
     shutil.rmtree(place.source / "c")
     shutil.rmtree(place.source / "b")

@@ -18,8 +18,10 @@ import pytest
 import xxhash
 
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.chunk_id import ChunkId
-from chunkstore.object_keys import chunk_key, commit_prefix, snapshot_prefix
+from chunkstore.chunk_id import ChunkId, ChunkIdGenerator
+from chunkstore.chunk_writer import ChunkWriter, SealedChunk
+from chunkstore.errors import NotFound
+from chunkstore.object_keys import chunk_key, commit_key, commit_prefix, snapshot_prefix
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectInfo, ObjectStore
@@ -488,6 +490,48 @@ def test_a_commit_that_came_while_the_log_was_read_is_not_taken_for_lost() -> No
     recover(Overtaken(store, write), index, "pets")
     assert contents(open_dataset(store, index, "pets")) == {**files, b"meanwhile": b"data"}
     assert not recover(store, index, "pets").repaired
+
+
+def store_orphan(store: ObjectStore, dataset: DatasetRef) -> str:
+    """A whole chunk of 1970 that no commit names."""
+    found: list[SealedChunk] = []
+    writer = ChunkWriter(dataset, ChunkIdGenerator(lambda: 1000), found.append)
+    writer.add_file(b"orphan", b"o", 0o644, 5)
+    writer.flush()
+    key = chunk_key(dataset.name, found[0].ref.id)
+    store.create(key, [found[0].head, *found[0].payload])
+    return key
+
+
+class Collecting(StoreWrapper):
+    """Before one call gc deletes an orphan."""
+
+    def __init__(self, inner: ObjectStore, orphan: str, call: str, key: str) -> None:
+        super().__init__(inner)
+        self.orphan, self.at = orphan, (call, key)
+
+    def before(self, call: str, key: str) -> None:
+        if (call, key) == self.at:
+            self.inner.delete(self.orphan)
+
+
+def test_an_orphan_that_gc_deletes_before_its_commit_is_not_committed() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset = open_dataset(store, index, "pets", create=True)
+    orphan = store_orphan(store, dataset.ref)
+    collecting = Collecting(store, orphan, "stat", orphan)
+    with pytest.raises(NotFound, match="gc"):
+        recover(collecting, index, "pets", RecoveryOptions(adopt=True))
+    assert [commit.generation for commit in dataset.log.since(0)] == [1]
+
+
+def test_an_orphan_that_gc_deletes_beside_its_commit_is_told() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset = open_dataset(store, index, "pets", create=True)
+    orphan = store_orphan(store, dataset.ref)
+    collecting = Collecting(store, orphan, "create", commit_key("pets", 2))
+    with pytest.raises(HistoryDamaged, match="1 chunk of pets is not in the store"):
+        recover(collecting, index, "pets", RecoveryOptions(adopt=True))
 
 
 def test_what_an_interrupted_purge_had_stored_is_not_adopted() -> None:

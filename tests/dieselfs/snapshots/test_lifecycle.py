@@ -17,7 +17,7 @@ from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import SnapshotNotFound
 from dieselfs.snapshots import lifecycle, snapshot_choice
 from metadata import keys
-from metadata.errors import IndexBehind, SnapshotRefused, SnapshotStale
+from metadata.errors import DatasetNotFound, IndexBehind, SnapshotRefused, SnapshotStale
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
@@ -371,6 +371,20 @@ def test_freshness(dataset: Dataset, store: MemoryObjectStore, index: Hooked, fo
         put(again, "x")
         with pytest.raises(SnapshotStale, match="belongs to a removed dataset"):
             lifecycle.check_fresh(snapshot, index)
+    assert lifecycle.list_published(store, "pets") == []
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_snapshot_of_a_removed_dataset_is_not_published(
+    tmp_path: Path, *, is_made_again: bool
+) -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    path = lifecycle.build(open_dataset(store, index, "pets", create=True), tmp_path)
+    remove_dataset(store, index, "pets")
+    if is_made_again:
+        open_dataset(store, index, "pets", create=True)
+    with pytest.raises(DatasetNotFound, match="has been removed"):
+        lifecycle.publish_snapshot(store, path)
     assert lifecycle.list_published(store, "pets") == []
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.commit_log import find_dataset
+from chunkstore.commit_log import CommitLog, find_dataset
 from chunkstore.leases import Lease, read_leases
+from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.fuse.starting import mount_request
 from dieselfs.housekeeping import dataset_users
@@ -114,6 +115,25 @@ def test_a_dataset_that_was_unmounted_just_now_is_removed(
     eventually(lambda: leases(store), "the lease")
     assert dlcmd("umount", mountpoint).code == 0
     assert dlcmd("dataset", "rm", "pets", "--yes").code == 0
+
+
+def test_a_mount_that_begins_beside_a_purge_does_not_begin_without_its_chunks(
+    dlcmd: Dlcmd, dataset: Path, store: LocalDirectory, mountpoint: Path
+) -> None:
+    (dataset / "new.jpg").write_bytes(b"new")
+    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
+    ref = find_dataset(store, "pets")
+    assert ref is not None
+    log = CommitLog(store, ref)
+    chunk = log.read(2).added[0].id
+    log.append(3, [], [chunk])
+    for info in list(store.list("datasets/pets/snapshots/")):
+        store.delete(info.key)
+    store.delete(chunk_key("pets", chunk))
+    refused = dlcmd("mount", "pets@3", mountpoint)
+    assert refused.code != 0
+    assert "a purge has deleted snapshot 3-" in refused.err
+    assert not os.path.ismount(mountpoint)
 
 
 def test_what_a_killed_mount_leaves_ends_by_time(

@@ -234,6 +234,32 @@ def test_what_a_lease_names_is_not_deleted() -> None:
     world.check()
 
 
+def test_a_mount_that_begins_while_chunks_are_deleted_keeps_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Mounted(StoreWrapper):
+        """At the first deletion of a chunk a mount writes its lease."""
+
+        lease: Lease | None = None
+
+        def before(self, call: str, key: str) -> None:
+            if call == "delete" and "/chunks/" in key and self.lease is None:
+                self.lease = Lease(
+                    new_lease_id(), 1, dataset.ref.id, (generation,), "node", 1, time.time_ns()
+                )
+                write_lease(self.inner, NAME, self.lease)
+
+    monkeypatch.setattr("dieselfs.housekeeping.purge.purge._DELETED_AT_ONCE", 1)
+    world = with_holes()
+    dataset = world.open()
+    generation = dataset.namespace.state().generation
+    needed = world.objects()
+    world.store = Mounted(world.store)
+    world.purge()
+    assert len(needed - world.objects()) == 1
+    world.check()
+
+
 def test_a_tag_that_cannot_be_read_may_mean_anything() -> None:
     world = with_holes()
     world.store.create(tag_key(NAME, "v1", 1), [b"garbage"])
