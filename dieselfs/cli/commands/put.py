@@ -255,24 +255,14 @@ def _trees(
 
 
 def _different(sources: Iterable[SourceTree]) -> Iterator[SourceTree]:
-    """Yield the sources; raise `UsageError` for two that would put the same paths.
-
-    Two directories of one target are no error, as they may have different files, unless they are
-    the same directory.
-    """
-    taken: dict[bytes, set[bytes]] = {}
+    """Yield the sources; raise `UsageError` for one that is named twice."""
+    taken: set[tuple[bytes, bytes]] = set()
     for source in sources:
-        path, shown = os.path.abspath(source.disk_path), os.fsdecode(source.disk_path)
-        others = taken.setdefault(source.target, set())
-        if path in others:
+        placed = source.target, os.path.abspath(source.disk_path)
+        if placed in taken:
+            shown = os.fsdecode(source.disk_path)
             raise UsageError(f"{shown} is named twice", "name each SRC once")
-        if others and not (source.is_directory() and all(map(os.path.isdir, others))):
-            target = os.fsdecode(source.target)
-            raise UsageError(
-                f"{shown} and {os.fsdecode(min(others))} would both be {target}",
-                "put them into different directories, with a command for each",
-            )
-        others.add(path)
+        taken.add(placed)
         yield source
 
 
