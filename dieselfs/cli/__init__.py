@@ -17,9 +17,12 @@ from dieselfs.cli.command import Interrupted, ReaderGone
 from dieselfs.cli.command_group import LazyCommands
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
 from dieselfs.cli.rendering.exit_codes import PROGRAM, ExitCode, Failure, explain, report
-from dieselfs.cli.rendering.output import written_to_stdout
-from dieselfs.cli.rendering.standard_error import say
-from dieselfs.cli.standard_streams import drop_unwritten_output, open_closed_streams
+from dieselfs.cli.rendering.standard_streams import (
+    drop_unwritten_output,
+    open_closed_streams,
+    say,
+    written_to_stdout,
+)
 
 _COMPLETE: Final = f"_{PROGRAM.upper()}_COMPLETE"
 """The variable by which a shell's script asks what a line may become."""

@@ -10,7 +10,7 @@ import click
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.entries import for_each
-from dieselfs.cli.rendering.output import written_to_stdout
+from dieselfs.cli.rendering.standard_streams import written_to_stdout
 from dieselfs.dataset.address import parse_address
 from dieselfs.errors import UsageError
 from metadata.errors import PathConflict, PathIsLink

@@ -14,7 +14,7 @@ import click
 from dieselfs.cli.command import command
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.output import Output
-from dieselfs.cli.rendering.standard_error import say
+from dieselfs.cli.rendering.standard_streams import say
 from dieselfs.errors import MountError
 
 CANNOT_RUN: Final = 126

@@ -17,8 +17,7 @@ from typing import Final
 import chunkstore.errors as store
 import dieselfs.errors as product
 import metadata.errors as index
-from dieselfs.cli.rendering.standard_error import say
-from dieselfs.config.user_folders import home_folder
+from dieselfs.cli.rendering.standard_streams import say
 from metadata.url_secrets import redacted
 
 PROGRAM: Final = "dlcmd"
@@ -180,9 +179,13 @@ def _explain_os_error(error: OSError) -> Failure:
 def _advice(error: OSError) -> str:
     if error.errno in _FULL:
         return "free space, then run the same command again"
-    if error.errno in _REFUSED and not os.access(home_folder(), os.W_OK):
-        return "set HOME to a folder of yours; defaults are below it"
-    return ""
+    if error.errno not in _REFUSED:
+        return ""
+    from dieselfs.config.user_folders import home_folder
+
+    if os.access(home_folder(), os.W_OK):
+        return ""
+    return "set HOME to a folder of yours; defaults are below it"
 
 
 def _one_line(text: str) -> str:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from dieselfs.cli.rendering.output import Output, written_to_stdout
+from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.rendering.standard_streams import written_to_stdout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from chunkstore.counted import counted as counted
-from dieselfs.cli.rendering.standard_error import say
+from dieselfs.cli.rendering.standard_streams import say, written_to_stdout
 from dieselfs.cli.values.short_ids import short_id
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.config.former_names import with_former_keys
-from dieselfs.errors import LocalFileError
 
 _LEAST_CELL: Final = 12
 """Characters to which a column is shortened at most."""
@@ -168,17 +166,6 @@ class Output:
         """Write one thing: its record with --json, or else `name: value` lines, aligned."""
         width = max(map(len, fields)) + 2
         self.result(record, *(f"{name + ':':<{width}}{value}" for name, value in fields.items()))
-
-
-@contextmanager
-def written_to_stdout() -> Iterator[None]:
-    """Raise `LocalFileError` for results that cannot be written, but not for a reader that left."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise LocalFileError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def picked(values: object, names: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from chunkstore.progress import NO_PROGRESS, Progress
-from dieselfs.cli.rendering.standard_error import say
+from dieselfs.cli.rendering.standard_streams import say
 from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.sizes import human_size
 

@@ -13,8 +13,7 @@ import pytest
 from dieselfs.cli.rendering.live import show_until_interrupted
 from dieselfs.cli.rendering.output import Output
 from dieselfs.cli.rendering.progress import Lines
-from dieselfs.cli.rendering.standard_error import say
-from dieselfs.cli.standard_streams import open_closed_streams
+from dieselfs.cli.rendering.standard_streams import open_closed_streams, say
 from dieselfs.errors import MountError
 
 CHECKOUT = Path(__file__).parents[3]
