@@ -1,8 +1,9 @@
 # `make help` lists what can be made. Everything runs from .venv, which `make setup` creates.
 
 PYTHON_IN_VENV = .venv/bin/python
-# Many tests wait for servers and mounts, so four at a time pay even on two cores.
-PYTEST_ARGS ?= -n 4 --dist worksteal
+# Many tests wait for servers and mounts, so six at a time pay even on two cores. A worker takes
+# whole files, since their tests share mounts and datasets.
+PYTEST_ARGS ?= -n 6 --dist loadfile --no-loadscope-reorder
 # What `make check` tests: the layering of packages and folders, names and docstrings.
 CHECKED = tests/test_layering.py tests/test_rooms.py tests/test_names.py tests/test_sentences.py
 # Without compiled modules each of a test's processes would compile the packages again.

@@ -33,6 +33,11 @@ MARK = "DIESELFS_TEST_RUN"
 PYTHONS_OWN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Processes that Python keeps for as long as the run itself."""
 
+_LONG_WAITS = (
+    *("tests/peers/", "tests/faults/", "tests/dieselfs/cli/", "tests/mount/"),
+    *("tests/metadata/kv/", "tests/dieselfs/cache/cluster/"),
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let programs of the tests be interrupted, though a shell's background job ignores such
@@ -54,9 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests first whose modules make a network of nodes: one worker begins with them, and
-    none takes over a part of them, for which it would make another network."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/peers/"))
+    """Put the files first whose tests wait longest: begun last, they would leave workers idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG_WAITS))
 
 
 @pytest.hookimpl(wrapper=True)
