@@ -109,7 +109,7 @@ def sweep_old_end(store: ObjectStore, dataset: DatasetRef) -> None:
 def _end(store: ObjectStore, name: str) -> Commit | None:
     """Return the commit that ended the dataset, or None.
 
-    What an earlier dataset of the name left behind does not count.
+    Commits that an earlier dataset of the name left behind do not count.
     """
     generations = _newest_first(store, name)
     living = find_dataset(store, name)

@@ -30,7 +30,7 @@ class SampleSource:
     memory: NodeMemory
     reader: SampleReader
     stack: ReadStack | None = None
-    """What lies below the memory, if this process has opened it for the source."""
+    """The tiers below the memory, if this process has opened them for the source."""
 
     @classmethod
     def open(cls, snapshot: Snapshot, client: Client, memory: NodeMemory | None = None) -> Self:

@@ -173,7 +173,7 @@ class ChunkShuffleSampler(DistributedSampler[int]):
         """Samples done since then; None if nothing counts them."""
         self._has_begun = False
         self._is_over = False
-        """Whether all samples were drawn or, if a loader counts them, delivered."""
+        """True once all samples were drawn or, if a loader counts them, delivered."""
         self._stays_over = False
         """Whether the epoch, which is over, begins again only after another `set_epoch`."""
         self.iteration: object = object()

@@ -17,7 +17,7 @@ from dieselfs.errors import LocalFileError
 _STREAMS: Final = (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))
 """The streams by their numbers, each with a mode in which it fails as a closed one does.
 
-What is written to stderr is lost instead.
+Lines written to stderr are lost instead.
 """
 
 
