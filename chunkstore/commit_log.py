@@ -178,9 +178,9 @@ class CommitLog:
 
         The method is for commits that are valid only if nobody else has committed since. Raises
         `AlreadyExists` if another commit has that generation, and `NotFound` if the dataset has
-        been removed. The call may be repeated with the
-        same arguments after an error: if the earlier try succeeded after all, its commit is
-        returned. Added chunks are checked as by `append`.
+        been removed. The call may be repeated with the same arguments after an error: if the
+        earlier try succeeded after all, its commit is returned. Added chunks are checked as by
+        `append`.
         """
         self._check_created(added)
         draft = Commit(
