@@ -13,9 +13,9 @@ from itertools import count
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import Commit
-from chunkstore.errors import NotFound, Untrusted
+from chunkstore.errors import Untrusted
 from chunkstore.object_keys import chunk_key, commit_key, commit_prefix
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import ObjectStore, exists
 
 _GENERATION = re.compile(r"[0-9]{16}")
 
@@ -26,7 +26,7 @@ def check_listed(store: ObjectStore, lacking: Iterable[str]) -> None:
     The objects, if any, were stored before the listing. Costs one request for each key.
     """
     for key in lacking:
-        if _exists(store, key):
+        if exists(store, key):
             raise Untrusted(
                 f"a listing of the store lacks {key}, which is there: nothing is deleted by it; "
                 "check the store, and proxies and caches in front of it"
@@ -51,7 +51,7 @@ def check_commits_listed(store: ObjectStore, name: str) -> None:
 
     Commits are numbered without gaps, so the first number that is not listed is looked for.
     """
-    if _exists(store, _first_unlisted(store, name)):
+    if exists(store, _first_unlisted(store, name)):
         key = _first_unlisted(store, name)  # unless it was committed just now
         check_listed(store, [key])
 
@@ -60,11 +60,3 @@ def _first_unlisted(store: ObjectStore, name: str) -> str:
     found = {info.key.rpartition("/")[2] for info in store.list(commit_prefix(name))}
     known = {int(text) for text in found if _GENERATION.fullmatch(text)}
     return commit_key(name, next(number for number in count(1) if number not in known))
-
-
-def _exists(store: ObjectStore, key: str) -> bool:
-    try:
-        store.stat(key)
-    except NotFound:
-        return False
-    return True

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from chunkstore.errors import NotFound
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -124,3 +126,12 @@ class ObjectStore(Protocol):
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of the object; raise `NotFound` if there is none."""
         ...
+
+
+def exists(store: ObjectStore, key: str) -> bool:
+    """Return whether the store has an object of this key. Costs one stat."""
+    try:
+        store.stat(key)
+    except NotFound:
+        return False
+    return True

@@ -153,11 +153,16 @@ def _must_say_something(parameter: click.Parameter) -> bool:
 
 
 def command(
-    *, examples: Sequence[str], name: str | None = None, group: click.Group | None = None
+    *,
+    examples: Sequence[str],
+    name: str | None = None,
+    group: click.Group | None = None,
+    needs_config: bool = True,
 ) -> Callable[[Callable[..., Any]], DlcmdCommand]:
     """Declare a function `f(context, …)` as a command, of `group` if there is one.
 
-    The function returns the exit code; None means 0.
+    The function returns the exit code; None means 0. A command that does not need the configuration
+    works where that has a mistake.
     """
 
     def declare(function: Callable[..., Any]) -> DlcmdCommand:
@@ -173,7 +178,8 @@ def command(
 
                 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
             try:
-                return function(CommandContext.from_options(context.meta), *args, **kwargs)
+                own = CommandContext.from_options(context.meta, needs_config=needs_config)
+                return function(own, *args, **kwargs)
             except BrokenPipeError as error:
                 raise ReaderGone from error
             except KeyboardInterrupt as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dieselfs.cli.rendering.output import Output
 from dieselfs.cli.rendering.progress import progress_of
-from dieselfs.config import Config, Setting, load_config
+from dieselfs.config import Config, Setting, default_config, load_config
 
 if TYPE_CHECKING:
     from chunkstore.progress import Progress
@@ -33,9 +33,15 @@ class CommandContext:
     show_progress: bool = True
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> CommandContext:
-        """Build the context from the values of the common options that were given."""
-        config = load_config(options.get("store"), options.get("index"), options.get("profile"))
+    def from_options(cls, options: Mapping[str, Any], *, needs_config: bool) -> CommandContext:
+        """Build the context from the values of the common options that were given.
+
+        A command that does not need the configuration gets the default one.
+        """
+        if needs_config:
+            config = load_config(options.get("store"), options.get("index"), options.get("profile"))
+        else:
+            config = default_config()
         if config.holds_secret:
             from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 

@@ -775,9 +775,9 @@ def connect(
     They come from arguments, variables, profile, the store (`dlcmd config`) and defaults.
 
     `address` is a dataset's name, or `NAME@SNAPSHOT` with a tag, a snapshot's id or a generation,
-    to read that version. `store` and `index` are URLs; see `Client.connect` for the rest. The
-    client closes store and index. Raises `AddressError`, `ConfigError`, `DatasetNotFound`,
-    `SnapshotNotFound`, `Unavailable`, `IndexUnavailable`.
+    to read that version; `create` makes no dataset for it. `store` and `index` are URLs; see
+    `Client.connect` for the rest. The client closes store and index. Raises `AddressError`,
+    `ConfigError`, `DatasetNotFound`, `SnapshotNotFound`, `Unavailable`, `IndexUnavailable`.
     """
     named = parse_address(address)
     if named.path:
@@ -797,7 +797,7 @@ def connect(
             store=with_patience(opened_store, config),
             index=key_value_store,
             snapshot_folder=private_snapshot_folder(config),
-            create=create,
+            create=create and not named.snapshot,
             target_bytes=target_bytes,
             open_chunks=open_chunks,
             keep_together=keep_together,

@@ -131,6 +131,12 @@ def load_config(
     return _logged_in(Config(**found, profile=profile))
 
 
+def default_config() -> Config:
+    """Return the configuration of a user without flags, variables and `config.toml`."""
+    places = {key: Setting(value, DEFAULT_ORIGIN) for key, value in _defaults(os.environ).items()}
+    return Config(**places)
+
+
 def with_stored(config: Config, layers: Iterable[tuple[Mapping[str, str], str | None]]) -> Config:
     """Return the configuration, completed from settings in the store.
 

@@ -17,9 +17,9 @@ from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.commit_log import find_dataset
-from chunkstore.errors import ChunkStoreError, NotFound
+from chunkstore.errors import ChunkStoreError
 from chunkstore.object_keys import commit_key
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import ObjectStore, exists
 
 log = logging.getLogger(__name__)
 
@@ -49,22 +49,18 @@ def newest_since(store: ObjectStore, dataset: DatasetRef, generation: int) -> in
     gaps, except for commits that the store has lost: then the result may be too small.
     """
 
-    def exists(number: int) -> bool:
-        try:
-            store.stat(commit_key(dataset.name, number))
-        except NotFound:
-            return False
-        return True
+    def is_committed(number: int) -> bool:
+        return exists(store, commit_key(dataset.name, number))
 
     step = 1
-    while exists(generation + step):
+    while is_committed(generation + step):
         step *= 2
     known, absent = generation + step // 2, generation + step
     if known == generation or find_dataset(store, dataset.name) != dataset:
         return generation
     while absent - known > 1:
         middle = (known + absent) // 2
-        known, absent = (middle, absent) if exists(middle) else (known, middle)
+        known, absent = (middle, absent) if is_committed(middle) else (known, middle)
     return known
 
 

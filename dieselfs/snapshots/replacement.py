@@ -13,9 +13,8 @@ from typing import Final
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import CommitLog
-from chunkstore.errors import NotFound
 from chunkstore.object_keys import chunk_key, snapshot_key
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import ObjectStore, exists
 from dieselfs.errors import Conflict
 from metadata.snapshot import Snapshot
 
@@ -39,7 +38,7 @@ def is_replaced(store: ObjectStore, snapshot: Snapshot) -> bool:
     get for each later commit, and a stat for each of the snapshot's chunks that these retired.
     """
     name = snapshot.dataset.name
-    if _exists(store, snapshot_key(name, snapshot.id)):
+    if exists(store, snapshot_key(name, snapshot.id)):
         return False
     later = CommitLog(store, snapshot.dataset).since(snapshot.generation)
     retired = {chunk for commit in later for chunk in commit.retired}
@@ -53,12 +52,4 @@ def _chunks(snapshot: Snapshot) -> list[bytes]:
 
 def _all_exist(store: ObjectStore, keys: Collection[str]) -> bool:
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "chunk-check") as pool:
-        return all(pool.map(lambda key: _exists(store, key), keys))
-
-
-def _exists(store: ObjectStore, key: str) -> bool:
-    try:
-        store.stat(key)
-    except NotFound:
-        return False
-    return True
+        return all(pool.map(lambda key: exists(store, key), keys))

@@ -50,6 +50,16 @@ def test_a_version_is_read_by_generation_tag_and_id() -> None:
             assert client.get("cat") == b"old"
     with pytest.raises(SnapshotNotFound):
         dieselfs.connect("pets@nothing")
+    with dieselfs.connect("pets@v1", create=True) as client:
+        assert client.get("cat") == b"old"
+
+
+def test_a_version_of_a_missing_dataset_makes_none() -> None:
+    dieselfs.connect("dogs", create=True).close()
+    with pytest.raises(DatasetNotFound):
+        dieselfs.connect("pets@v1", create=True)
+    with pytest.raises(DatasetNotFound):
+        dieselfs.connect("pets")
 
 
 def test_urls_and_bad_settings(tmp_path: Path) -> None:

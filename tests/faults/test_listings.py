@@ -20,7 +20,7 @@ WRONG: dict[str, Fault] = {
     "doubled": misbehaving_s3.doubled,
 }
 IS_SOUND = "chunkstore.stores.cloud:ListingCheck.check=none"
-EXISTS = "chunkstore.complete_listings:_exists=false"
+EXISTS = "chunkstore.complete_listings:exists=false"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dieselfs.fuse.mounts.mount_table import MountInfo
 
 
-@command(examples=["dlcmd mounts", "dlcmd mounts --json | jq -r .mountpoint"])
+@command(examples=["dlcmd mounts", "dlcmd mounts --json | jq -r .mountpoint"], needs_config=False)
 def mounts(context: CommandContext) -> None:
     """List the mounts of this machine: place, snapshot, state, front, start and process.
 

@@ -11,7 +11,10 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.entries import for_each
 
 
-@command(examples=["dlcmd umount /mnt/imagenet", "dlcmd umount --lazy /mnt/imagenet"])
+@command(
+    examples=["dlcmd umount /mnt/imagenet", "dlcmd umount --lazy /mnt/imagenet"],
+    needs_config=False,
+)
 @click.argument("mountpoints", nargs=-1, required=True)
 @click.option(
     "-l",

@@ -48,6 +48,18 @@ def test_mount_and_umount(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None
     assert dlcmd("umount", mountpoint).code == 1
 
 
+def test_a_mount_is_listed_and_ends_though_the_configuration_has_a_mistake(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == ExitCode.OK
+    (tmp_path / "config/dieselfs").mkdir(parents=True)
+    (tmp_path / "config/dieselfs/config.toml").write_text("[profiles\n")
+    assert dlcmd("ls").code == ExitCode.USAGE
+    assert listed(dlcmd, mountpoint)["state"] == "serving"
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+    assert not mountpoint.is_mount()
+
+
 @pytest.mark.parametrize("how", [[], ["--foreground"]])
 def test_more_memory_than_the_machine_has_is_refused(
     dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
