@@ -43,7 +43,7 @@ from benchmarks.contender_process import (
 )
 from benchmarks.harness import Rounds, report, run_rounds, scratch, spread
 from benchmarks.peer_nodes import NO_MEMORY_BYTES
-from benchmarks.shared_disk import SharedDisk, state_of
+from benchmarks.shared_slow_store import SharedSlowStore, state_of
 from dieselfs.cache.warmup.cluster_warmup import ClusterTarget, warm_cluster
 from dieselfs.cache.warmup.warm_up import WarmUp
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, RingClient, ring_of
@@ -143,7 +143,7 @@ def fill(dataset: PeerDataset, nodes: Sequence[NodeProcess]) -> None:
     client = RingClient(dataset, [node.address for node in nodes])
     before = state_of(dataset.disk)
     chunks = client.chunks
-    target = ClusterTarget(SharedDisk(dataset.disk), client.snapshot, chunks, client.settings)
+    target = ClusterTarget(SharedSlowStore(dataset.disk), client.snapshot, chunks, client.settings)
     found, _ = warm_cluster(target, WarmUp(target, chunks), lambda *_: None)
     after = state_of(dataset.disk)
     client.close()

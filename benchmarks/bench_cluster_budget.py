@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.harness import report_with_bars, scratch
-from benchmarks.shared_disk import SharedDisk, state_of
+from benchmarks.shared_slow_store import SharedSlowStore, state_of
 from dieselfs.allocation.directory.folder import FolderDirectory
 from dieselfs.allocation.job_table import byte_rate
 from tests.dieselfs.cache.cluster.cluster_of_nodes import (
@@ -98,7 +98,7 @@ def measure(
     directory.allocate_remote_io("job", rate, origin="hand")
     reader.allocation.begin()
     eventually(lambda: reader.allocation.statistics().allowed_bytes_per_s == rate, "the remote IO")
-    SharedDisk.make(dataset.disk)  # its account begins
+    SharedSlowStore.make(dataset.disk)  # its account begins
     charged_before = reader.used_bytes
     most = least = reader.peers.cached_bytes()
     with EpochThreads(reader) as threads:

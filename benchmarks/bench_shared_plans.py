@@ -33,7 +33,7 @@ from pathlib import Path
 
 from benchmarks.harness import dlcmd, make_tree, report, scratch
 from benchmarks.policy_jobs import FILE_BYTES, GROUP, Job, JobReader, slow_dlcmd, together
-from benchmarks.shared_disk import SharedDisk, state_of
+from benchmarks.shared_slow_store import SharedSlowStore, state_of
 from tests.own_node_memory import own_node_memory
 
 TELLS = {"merged": "ahead", "late": "late", "uniform": "untold", "lru": "untold"}
@@ -51,11 +51,11 @@ def dataset(chunks: int) -> Iterator[Path]:
         scratch("shared-plans") as folder,
         own_node_memory(),
     ):
-        SharedDisk.make(folder)
+        SharedSlowStore.make(folder)
         make_tree(folder / "first", chunks * CHUNK_BYTES // FILE_BYTES, 10, FILE_BYTES)
         dlcmd("put", "-q", "--chunk-size", "1MiB", f"{folder}/first/", "first", folder=folder)
         subprocess.run(["rm", "-r", str(folder / "first")], check=True)
-        SharedDisk.make(folder, seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
+        SharedSlowStore.make(folder, seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
         yield folder
 
 

@@ -43,7 +43,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.bench_accuracy import write_tree
 from benchmarks.harness import Rounds, dlcmd, report, run_rounds, scratch, spread
 from benchmarks.made_images import Images, make_images
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from benchmarks.small_resnet import Trainer
 from dieselfs.assembly import open_index
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -147,7 +147,10 @@ def loaders(folder: Path, workers: int) -> Iterator[dict[str, Batches]]:
         stack.callback(index.close)
         client = stack.enter_context(
             Client.connect(
-                "bench", store=SharedDisk(disk), index=index, snapshot_folder=folder / "snapshots"
+                "bench",
+                store=SharedSlowStore(disk),
+                index=index,
+                snapshot_folder=folder / "snapshots",
             )
         )
         client.load_meta(client.save_meta())
@@ -272,7 +275,7 @@ def main() -> None:
         write_tree(make_images(CLASSES, options.per_class, 0, SIDE), folder / "tree")
         put = ["put", "-q", "-j", "1", "--chunk-size", str(CHUNK_BYTES)]
         dlcmd(*put, f"{folder}/tree/", "bench", folder=folder / "disk")
-        SharedDisk.make(folder / "disk", seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
+        SharedSlowStore.make(folder / "disk", seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
         test = tensors(make_images(CLASSES, 50, 1, SIDE))
         with loaders(folder, options.workers) as found:
             courses: dict[str, list[Course]] = {name: [] for name in found}

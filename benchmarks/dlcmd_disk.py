@@ -1,15 +1,15 @@
-"""`dlcmd` that knows `disk:///FOLDER`, a `SharedDisk`; the daemons that it starts do too."""
+"""`dlcmd` that knows `disk:///FOLDER`, a `SharedSlowStore`; the daemons that it starts do too."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from dieselfs import assembly
 from dieselfs.cli import main
 
-assembly._STORES["disk"] = lambda url: SharedDisk(Path(url.partition("://")[2]))  # type: ignore[index]
+assembly._STORES["disk"] = lambda url: SharedSlowStore(Path(url.partition("://")[2]))  # type: ignore[index]
 
 if __name__ == "__main__":
     main()

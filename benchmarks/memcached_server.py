@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.chunk_reader import ChunkReader
 from metadata.snapshot import Snapshot
 from tests.services.redis_processes import free_port
@@ -94,7 +94,7 @@ class CacheAside:
         self._failure = pylibmc.Error
         self._client = memcached_client(servers)
         self._snapshot = Snapshot.open(snapshot)
-        self._store = ChunkReader(SharedDisk(disk), self._snapshot.dataset)
+        self._store = ChunkReader(SharedSlowStore(disk), self._snapshot.dataset)
 
     def read(self, path: str) -> bytes:
         try:

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import dlcmd, dlcmd_environment, make_tree, scratch
-from benchmarks.shared_disk import SharedDisk, state_of
+from benchmarks.shared_slow_store import SharedSlowStore, state_of
 from tests.own_node_memory import own_node_memory
 
 SEEK_S, BYTES_PER_S = 0.090, 400e6
@@ -77,13 +77,13 @@ def datasets(prefix: str, chunks: int) -> Iterator[Path]:
 
 def _make(folder: Path, chunks: int) -> None:
     """Pack the datasets; from then on their disk is slow."""
-    SharedDisk.make(folder)
+    SharedSlowStore.make(folder)
     files = chunks * _CHUNK_BYTES // FILE_BYTES
     for name in ("first", "second"):
         make_tree(folder / name, files, 10, FILE_BYTES)
         dlcmd("put", "-q", f"{folder / name}/", name, folder=folder)
         subprocess.run(["rm", "-r", str(folder / name)], check=True)
-    SharedDisk.make(folder, seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
+    SharedSlowStore.make(folder, seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
 
 
 def total_bytes(folder: Path, jobs: Sequence[Job]) -> int:

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.harness import dlcmd, make_tree, report, scratch
 from benchmarks.policy_jobs import environment, slow_dlcmd
-from benchmarks.shared_disk import SharedDisk, state_of
+from benchmarks.shared_slow_store import SharedSlowStore, state_of
 from dieselfs.allocation.estimator import job_rate, uniform_hits
 from dieselfs.allocation.jobs import Job, Resources
 from dieselfs.allocation.plan import make_plan
@@ -61,7 +61,7 @@ def enforce(systems: Sequence[str], store_bytes_per_s: float, settle_s: float) -
     with _datasets() as folder:
         for system in systems:
             model = _model(system, store_bytes_per_s)
-            SharedDisk.make(folder, bytes_per_s=store_bytes_per_s)
+            SharedSlowStore.make(folder, bytes_per_s=store_bytes_per_s)
             found = _measure(folder, system, store_bytes_per_s, settle_s)
             report(
                 "enforce",
@@ -95,7 +95,7 @@ def _datasets() -> Iterator[Path]:
         scratch("enforce") as folder,
         own_node_memory(),
     ):
-        SharedDisk.make(folder)
+        SharedSlowStore.make(folder)
         for job in JOBS:
             make_tree(folder / job.name, job.dataset_bytes // _FILE_BYTES, 10, _FILE_BYTES)
             source = f"{folder / job.name}/"

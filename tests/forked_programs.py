@@ -52,7 +52,7 @@ _MAIN = {
 besides, all `python -c CODE`."""
 _IMPORTED_FIRST = (
     "asyncio",
-    "benchmarks.shared_disk",
+    "benchmarks.shared_slow_store",
     "chunkstore.ssd.policy_runner",
     "chunkstore.ssd.tier",
     "chunkstore.ssd.tiered_store",

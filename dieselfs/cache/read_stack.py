@@ -224,7 +224,7 @@ class ReadStack:
         starts it afterwards. The SSD is warmed up, as `warm_up` says.
         """
         if self.allocations is not None:
-            from dieselfs.allocation.readers.followed_progress import stored_bytes
+            from dieselfs.allocation.readers.job_progress_meter import stored_bytes
 
             self.allocations.reads(stored_bytes(snapshot))
             self.allocations.measures_fetches()

@@ -133,7 +133,8 @@ def load_config(
 
 def default_config() -> Config:
     """Return the configuration of a user without flags, variables and `config.toml`."""
-    places = {key: Setting(value, DEFAULT_ORIGIN) for key, value in _defaults(os.environ).items()}
+    defaults = _defaults(os.environ)
+    places: dict[str, Any] = {key: Setting(defaults[key], DEFAULT_ORIGIN) for key in PLACE_KEYS}
     return Config(**places)
 
 

@@ -12,7 +12,8 @@ from dieselfs.recovery.history import (
 )
 from dieselfs.recovery.points_in_time import AtTime, PointInTime, parse_point
 from dieselfs.recovery.recovery import recover
-from dieselfs.recovery.recovery_request import RecoveryOptions, RecoveryReport
+from dieselfs.recovery.recovery_options import RecoveryOptions
+from dieselfs.recovery.recovery_report import RecoveryReport
 
 __all__ = [
     "AtTime",

@@ -39,7 +39,8 @@ from dieselfs.recovery.present_index import (
     remove_wrong_types,
     unpin_generation,
 )
-from dieselfs.recovery.recovery_request import RecoveryOptions, RecoveryReport
+from dieselfs.recovery.recovery_options import RecoveryOptions
+from dieselfs.recovery.recovery_report import RecoveryReport
 from dieselfs.snapshots.lifecycle import publish_snapshot
 from metadata.errors import MapOfWrongType
 from metadata.kv.key_value_store import KeyValueStore

@@ -20,7 +20,7 @@ from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.allocation.directory.folder import FolderDirectory
-from dieselfs.allocation.readers.followed_progress import stored_bytes
+from dieselfs.allocation.readers.job_progress_meter import stored_bytes
 from dieselfs.cache.ports.master_port import MemoryStatistics
 from dieselfs.cache.task import master_process
 from dieselfs.cache.task.node_memory import NodeMemory

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.errors import Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import Buffer
@@ -49,7 +49,7 @@ class GatedStore(ReadWrapper):
     """Reads of chunks wait for the gate; `is_away` makes them fail."""
 
     def __init__(self, disk: Path) -> None:
-        super().__init__(SharedDisk(disk))
+        super().__init__(SharedSlowStore(disk))
         self.gate = threading.Event()
         self.gate.set()
         self.is_away = False
@@ -71,10 +71,10 @@ class GatedStore(ReadWrapper):
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
     """13 chunks of two files of 0.5 MiB, packed by path, and one large file."""
     folder = tmp_path_factory.mktemp("prefetch")
-    SharedDisk.make(folder / "disk")
+    SharedSlowStore.make(folder / "disk")
     content = random.Random(7).randbytes(LARGE)
     with Client.connect(
-        "d", store=SharedDisk(folder / "disk"), index=MemoryStore(), snapshot_folder=folder,
+        "d", store=SharedSlowStore(folder / "disk"), index=MemoryStore(), snapshot_folder=folder,
         create=True, target_bytes=MIB, open_chunks=1, ssd=None,
     ) as client:  # fmt: skip
         for number in range(FILES):
@@ -292,7 +292,7 @@ def test_into_the_ssd(opened: Opened, dataset: PeerDataset, tmp_path: Path) -> N
 def test_a_lost_chunk_is_one_refusal(opened: Opened, dataset: PeerDataset, tmp_path: Path) -> None:
     ssd = SsdSettings(tmp_path / "ssd", 64 * MIB)
     client, _ = opened(memory_bytes=64 * MIB, ssd=ssd)
-    disk = SharedDisk(dataset.disk)
+    disk = SharedSlowStore(dataset.disk)
     with Snapshot.open(dataset.snapshot) as snapshot:
         key = chunk_key("d", snapshot.chunk(2).id)
     content = bytes(disk.get(key))
@@ -341,12 +341,12 @@ def test_a_tier_that_is_not_configured_says_what_to_do(
 _PREFETCHER = """
 import sys
 from pathlib import Path
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from dieselfs.cache.ssd.settings import SsdSettings
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 disk, snapshot, ssd = map(Path, sys.argv[1:])
-client = Client.connect("d", store=SharedDisk(disk), index=MemoryStore(),
+client = Client.connect("d", store=SharedSlowStore(disk), index=MemoryStore(),
                         snapshot_folder=ssd.parent, ssd=SsdSettings(ssd, 64 << 20))
 client.load_meta(snapshot, check_fresh=False)
 handle = client.prefetch("", into="ssd")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd import policy_runner
 from chunkstore.ssd.policies.eligibility import Eligibility
@@ -68,7 +68,7 @@ def node(dataset: PeerDataset, tmp_path: Path) -> Iterator[CacheNode]:
         SsdSettings(tmp_path / "node", 128 * MIB, choice=PolicyChoice(shadow="historic")),
         PeerAddress("127.0.0.1", free_port()),
     )
-    with CacheNode(settings, SharedDisk(dataset.disk)) as found:
+    with CacheNode(settings, SharedSlowStore(dataset.disk)) as found:
         yield found
     end_tiers()
 
@@ -91,7 +91,7 @@ def stack_of(
     )
     if settings.ssd is not None:
         assert shared_tier(settings.ssd).wait_until_open(60)
-    disk = SharedDisk(dataset.disk)
+    disk = SharedSlowStore(dataset.disk)
     return ReadStack(snapshot.dataset, disk, settings, ExpectedFiles(snapshot), tags)
 
 
@@ -222,7 +222,7 @@ def test_what_a_node_sends_wrong_is_read_from_the_store_and_not_kept(
     object.__setattr__(whole, "payload", memoryview(wrong))
 
     below = CacheClusterStore(
-        SharedDisk(dataset.disk),
+        SharedSlowStore(dataset.disk),
         snapshot.dataset,
         ExpectedFiles(snapshot),
         through._settings.cache_cluster,  # type: ignore[arg-type]

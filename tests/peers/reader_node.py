@@ -76,14 +76,14 @@ class Mounted:
 
 class FromClient:
     def __init__(self, order: dict[str, Any]) -> None:
-        from benchmarks.shared_disk import SharedDisk
+        from benchmarks.shared_slow_store import SharedSlowStore
         from dieselfs.assembly import open_index
         from dieselfs.client import Client
 
         self._memory_bytes, self._task = order["memory_bytes"], order["task"]
         self._client = Client.connect(
             order["dataset"],
-            store=SharedDisk(Path(order["disk"])),
+            store=SharedSlowStore(Path(order["disk"])),
             index=open_index(os.environ["DIESELFS_INDEX"]),
             snapshot_folder=Path(order["snapshot"]).parent,
         )

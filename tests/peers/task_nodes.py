@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 import xxhash
 
-from benchmarks.shared_disk import SharedDisk, state_of
+from benchmarks.shared_slow_store import SharedSlowStore, state_of
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
@@ -53,7 +53,7 @@ class PeerDataset:
 
     def set_speed(self, *, seek_s: float = 0.0, bytes_per_s: float | None = None) -> None:
         """Of whoever opens the disk from now on; the account begins anew."""
-        SharedDisk.make(self.disk, seek_s=seek_s, bytes_per_s=bytes_per_s)
+        SharedSlowStore.make(self.disk, seek_s=seek_s, bytes_per_s=bytes_per_s)
 
 
 def make_dataset(
@@ -61,12 +61,12 @@ def make_dataset(
 ) -> PeerDataset:
     """Files of random content, `size_bytes` long each, in chunks of about `target_bytes`."""
     disk = folder / "disk"
-    SharedDisk.make(disk)
+    SharedSlowStore.make(disk)
     content = random.Random(1).randbytes(size_bytes + files)
     paths = []
     with Client.connect(
         NAME,
-        store=SharedDisk(disk),
+        store=SharedSlowStore(disk),
         index=MemoryStore(),
         create=True,
         snapshot_folder=folder / "snapshots",
@@ -82,7 +82,7 @@ def make_dataset(
     (folder / "paths.json").write_text(json.dumps(paths))
     with Snapshot.open(made) as snapshot:
         chunks = snapshot.chunk_count
-    SharedDisk.make(disk)
+    SharedSlowStore.make(disk)
     return PeerDataset(disk, made, folder / "paths.json", files, files * size_bytes, chunks)
 
 

@@ -3,7 +3,7 @@
 It listens on the socket in the task's folder, for processes of its own user only.
 
 One thread accepts, reads notices and sends cache events, and never waits for a member. Requests
-have threads of their own (`member_requests`).
+have threads of their own (`member_request_threads`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.member_port import MemberPort
-from dieselfs.cache.node.member_requests import WORKING_S, MemberRequests, PeerTask
+from dieselfs.cache.node.member_request_threads import WORKING_S, MemberRequestThreads, PeerTask
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.wire import packet_socket
 from dieselfs.cache.wire.local_messages import (
@@ -74,7 +74,7 @@ class Server:
         `task` is given if the node takes part in a peer cache. Raises `OSError` if the socket
         cannot be made.
         """
-        self._requests = MemberRequests(task)
+        self._requests = MemberRequestThreads(task)
         self._folder = folder
         self._master = master
         self._members: dict[bytes, _MemberConnection] = {}

@@ -96,7 +96,7 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
-    from dieselfs.allocation.readers.followed_progress import FollowedProgress, stored_bytes
+    from dieselfs.allocation.readers.job_progress_meter import JobProgressMeter, stored_bytes
     from dieselfs.cache.ports.heap import keep_heap_small
     from dieselfs.cache.read_stack import ReadStack, peer_statistics
     from dieselfs.cache.task.node_memory import CLOSE_S
@@ -173,12 +173,12 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         def begin(readers: MountReaders) -> None:
             if jobs is not None:
                 jobs.begin(readers.followed, readers.bytes_read)
-            followed = FollowedProgress(readers.followed, readers.bytes_read, readers.waited_s)
+            meter = JobProgressMeter(readers.followed, readers.bytes_read, readers.waited_s)
 
             def progress() -> JobProgress:
                 if callers is not None:
                     callers.sweep()
-                return followed()
+                return meter()
 
             allocation.reads(stored_bytes(snapshot), progress)
             allocations.reads(stored_bytes(snapshot))

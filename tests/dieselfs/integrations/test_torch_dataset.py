@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset
 
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.allocation.readers.allocation_settings import AllocationSettings
-from dieselfs.allocation.readers.followed_progress import stored_bytes
+from dieselfs.allocation.readers.job_progress_meter import stored_bytes
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.stores.budgeted import BudgetedStore
@@ -143,7 +143,7 @@ class RingClient:
         )
         self.snapshot = Snapshot.open(dataset.snapshot)
         reader = ChunkReader(
-            SharedDisk(dataset.disk), self.snapshot.dataset, ExpectedFiles(self.snapshot)
+            SharedSlowStore(dataset.disk), self.snapshot.dataset, ExpectedFiles(self.snapshot)
         )
         self.source = PeerSource(reader, CacheClusterPeers(self.settings, reader.dataset))
         self.reader = reader
@@ -176,7 +176,7 @@ class JobReader(RingClient):
         self.allocation = ReaderAllocation(settings, self.snapshot.dataset)
         payer = self.allocation.payer
         expected = ExpectedFiles(self.snapshot)
-        store = BudgetedStore(SharedDisk(dataset.disk), payer, expected.object_bytes)
+        store = BudgetedStore(SharedSlowStore(dataset.disk), payer, expected.object_bytes)
         self.peers = CacheClusterPeers(self.settings, self.snapshot.dataset, None, payer)
         self.source = PeerSource(ChunkReader(store, self.snapshot.dataset, expected), self.peers)
         self.allocation.caches(CachedDataset(self.peers.cached_bytes))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.stores.read import Read
@@ -43,7 +43,7 @@ class HangingStore(ReadWrapper):
     """Reads wait until it answers."""
 
     def __init__(self, disk: Path) -> None:
-        super().__init__(SharedDisk(disk))
+        super().__init__(SharedSlowStore(disk))
         self.answers = threading.Event()
         self.answers.set()
         self.waiting = threading.Semaphore(0)
@@ -131,7 +131,7 @@ def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
     monkeypatch.setattr("dieselfs.cache.peers.peer_requests.NOT_CACHED_S", 0.05)
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
         target = ClusterTarget(
-            SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings, 60.0
+            SharedSlowStore(dataset.disk), client.snapshot, client.chunks, client.settings, 60.0
         )
         work = WarmUp(target, client.chunks)
         report, nodes = warm_cluster(target, work, lambda n, size: None, jobs=24)
@@ -149,7 +149,7 @@ def test_a_warm_up_that_a_node_refuses_says_so(
     (tmp_path / "ssd").write_text("this is no folder")
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (_, client):
         target = ClusterTarget(
-            SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings, 0.0
+            SharedSlowStore(dataset.disk), client.snapshot, client.chunks, client.settings, 0.0
         )
         report, nodes = warm_cluster(target, WarmUp(target, client.chunks), lambda n, size: None)
         assert (report.state, nodes.ssd_bytes) == ("failed", 0)

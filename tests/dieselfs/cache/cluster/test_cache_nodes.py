@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from dieselfs.cache.cluster.cache_node import CacheNode
 from dieselfs.cache.cluster.node_settings import CacheNodeSettings
 from dieselfs.cache.cluster.status import cluster_nodes
@@ -357,7 +357,7 @@ def test_large_files_leave_the_store_once(tmp_path: Path) -> None:
         SsdSettings(tmp_path / "ssd", 128 << 20),
         PeerAddress("127.0.0.1", free_port()),
     )
-    with CacheNode(settings, SharedDisk(large.disk)) as node:
+    with CacheNode(settings, SharedSlowStore(large.disk)) as node:
         clients = [RingClient(large, [settings.address]) for _ in range(2)]
         try:
             [file] = clients[0].files

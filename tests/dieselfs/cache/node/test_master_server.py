@@ -16,7 +16,7 @@ import pytest
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
 from dieselfs.cache.node import master_server as server_module
-from dieselfs.cache.node import member_requests
+from dieselfs.cache.node import member_request_threads
 from dieselfs.cache.node.master import Master
 from dieselfs.cache.node.master_server import Server
 from dieselfs.cache.node.task_folder import TaskFolder
@@ -329,7 +329,7 @@ def test_a_fetch_that_takes_longer_than_a_hanging_master_is_borne_goes_on(
     """A store that is out keeps it waiting, and the master says that it works."""
     borne_s = min(scaled_by_load(1.0), 10.0)
     monkeypatch.setattr(remote_master, "ANSWER_TIMEOUT_S", borne_s)
-    for module in (server_module, member_requests):
+    for module in (server_module, member_request_threads):
         monkeypatch.setattr(module, "WORKING_S", 0.1)
     source.gate = Path(f"{source.log}.gate")
     with closing(Server(folder, master)), joined(folder) as member:

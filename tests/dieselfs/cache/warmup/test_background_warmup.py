@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
@@ -50,14 +50,14 @@ BUDGET = 60 << 20
 _OTHER = """
 import sys
 from pathlib import Path
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from dieselfs.cache.ssd.settings import SsdSettings
 from dieselfs.cache.warmup.wanted_chunks import wanted_chunks
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.warmup.test_background_warmup import Halting, behind_mount
 from tests.eventually import eventually
 snapshot = Snapshot.open(sys.argv[2])
-store = Halting(SharedDisk(Path(sys.argv[1])), 6)
+store = Halting(SharedSlowStore(Path(sys.argv[1])), 6)
 work = behind_mount(store, snapshot.dataset, SsdSettings(Path(sys.argv[3])))
 work.load(wanted_chunks(snapshot))
 eventually(lambda: work.progress().loaded_bytes)
@@ -69,7 +69,7 @@ sys.stdin.read()
 class Halting(ReadWrapper):
     """A store that answers so many reads, and the others when it goes on."""
 
-    def __init__(self, store: SharedDisk, reads: int) -> None:
+    def __init__(self, store: SharedSlowStore, reads: int) -> None:
         super().__init__(store)
         self.goes_on = threading.Event()
         self._reads, self._numbers = reads, itertools.count()
@@ -108,7 +108,7 @@ def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
     command = [sys.executable, "-c", _OTHER]
     command += map(str, (dataset.disk, dataset.snapshot, settings.folder))
     with start_forked(command, env=os.environ) as other:
-        work = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
+        work = behind_mount(SharedSlowStore(dataset.disk), snapshot.dataset, settings)
         try:
             SsdSettings(settings.folder, BUDGET).check()  # a budget, for both
             assert other.stdout.readline() == b"loads\n"
@@ -132,7 +132,7 @@ def test_it_ends_at_once_and_goes_on_another_time(
     dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path
 ) -> None:
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
-    store = Halting(SharedDisk(dataset.disk), 6)
+    store = Halting(SharedSlowStore(dataset.disk), 6)
     work = behind_mount(store, snapshot.dataset, settings)
     work.load(wanted_chunks(snapshot))
     eventually(lambda: work.progress().loaded_bytes)
@@ -141,7 +141,7 @@ def test_it_ends_at_once_and_goes_on_another_time(
     eventually(lambda: work.progress().state == "stopped")
     loaded = work.progress().cached_chunks
     assert 0 < loaded <= 6 + JOBS < work.progress().chunks
-    again = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    again = behind_mount(SharedSlowStore(dataset.disk), snapshot.dataset, settings)
     again.load(wanted_chunks(snapshot))
     eventually(lambda: again.progress().state == "done")
     again.close()
@@ -151,7 +151,7 @@ def test_it_ends_at_once_and_goes_on_another_time(
 class _Away(ReadWrapper):
     """A store that does not answer, until it does."""
 
-    def __init__(self, store: SharedDisk) -> None:
+    def __init__(self, store: SharedSlowStore) -> None:
         super().__init__(store)
         self.is_away = True
 
@@ -166,7 +166,7 @@ def test_a_store_that_is_away_is_waited_for_and_a_lost_chunk_is_left_out(
 ) -> None:
     monkeypatch.setattr("dieselfs.cache.warmup.background_warmup._AGAIN_S", 0.05)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
-    disk = SharedDisk(dataset.disk)
+    disk = SharedSlowStore(dataset.disk)
     lost = wanted_chunks(snapshot)[3]
     disk.delete(chunk_key(snapshot.dataset.name, lost.id))
     store = _Away(disk)
@@ -196,7 +196,7 @@ def test_a_thread_that_a_failed_run_has_left_behind_counts_nothing(
 
     monkeypatch.setattr(WarmUp, "run", fails_once)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
-    work = behind_mount(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    work = behind_mount(SharedSlowStore(dataset.disk), snapshot.dataset, settings)
     work.load(wanted_chunks(snapshot))
     eventually(lambda: work.progress().state == "done")
     work.close()
@@ -207,7 +207,7 @@ def test_a_thread_that_a_failed_run_has_left_behind_counts_nothing(
 def test_chunks_that_others_load_as_it_begins_are_counted(
     dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, settings = SharedDisk(dataset.disk), SsdSettings(tmp_path / "ssd", BUDGET)
+    disk, settings = SharedSlowStore(dataset.disk), SsdSettings(tmp_path / "ssd", BUDGET)
 
     def before_others(tier: SsdTier, ref: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:
         found = warmth(tier, ref, chunks)
@@ -228,7 +228,7 @@ def test_a_client_warms_what_it_reads(
 ) -> None:
     with Client.connect(
         snapshot.dataset.name,
-        store=SharedDisk(dataset.disk),
+        store=SharedSlowStore(dataset.disk),
         index=MemoryStore(),
         snapshot_folder=tmp_path,
         ssd=SsdSettings(tmp_path / "ssd", BUDGET, warmup=True),
@@ -295,7 +295,7 @@ def test_what_the_disk_has_no_room_for_is_not_fetched(
     before = dataset.from_store_bytes()
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
     chunks = wanted_chunks(snapshot)
-    work = ssd_warm_up(SharedDisk(dataset.disk), snapshot.dataset, settings, chunks)
+    work = ssd_warm_up(SharedSlowStore(dataset.disk), snapshot.dataset, settings, chunks)
     report = work.run(lambda chunks, size: None)
     assert [of.reason for of in report.refused if "the disk is full" in of.detail] == ["no room"]
     assert 0 < report.loaded < 9

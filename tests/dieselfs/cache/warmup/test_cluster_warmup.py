@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.store import CacheClusterStore
@@ -40,11 +40,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
     """Ordinary chunks, and one large file in a chunk of its own."""
     folder = tmp_path_factory.mktemp("mixed")
     disk = folder / "disk"
-    SharedDisk.make(disk)
+    SharedSlowStore.make(disk)
     content = random.Random(5).randbytes(LARGE)
     with Client.connect(
         "mixed",
-        store=SharedDisk(disk),
+        store=SharedSlowStore(disk),
         index=MemoryStore(),
         create=True,
         snapshot_folder=folder,
@@ -84,7 +84,7 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
     dataset: PeerDataset, nodes: list[NodeProcess], snapshot: Snapshot, tmp_path: Path
 ) -> None:
     cache_cluster = settings_of(*(node.address for node in nodes))
-    chunks, disk = wanted_chunks(snapshot), SharedDisk(dataset.disk)
+    chunks, disk = wanted_chunks(snapshot), SharedSlowStore(dataset.disk)
     size = sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)
     expected = ExpectedFiles(snapshot)
     [file] = (
@@ -124,7 +124,7 @@ def test_without_a_node_that_answers_nothing_is_read_from_the_store(
     chunks = [chunk for chunk in wanted_chunks(snapshot) if chunk.payload_bytes < 2 * MIB]
     before = dataset.from_store_bytes()
     target = ClusterTarget(
-        SharedDisk(dataset.disk), snapshot, chunks, cache_cluster, patience_s=0.0
+        SharedSlowStore(dataset.disk), snapshot, chunks, cache_cluster, patience_s=0.0
     )
     report, from_nodes = warm_cluster(target, WarmUp(target, chunks), lambda n, size: None)
     assert (report.chunks, report.loaded, from_nodes.from_store_bytes) == (len(chunks), 0, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
@@ -29,12 +29,12 @@ CHUNK_REFS = [
 _WARMER = """
 import sys
 from pathlib import Path
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from dieselfs.cache.ssd.settings import SsdSettings
 from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up
 from tests.dieselfs.cache.warmup.test_ssd_warmup import CHUNK_REFS, DATASET
 folder = Path(sys.argv[1])
-work = ssd_warm_up(SharedDisk(folder), DATASET, SsdSettings(folder / "ssd", 60 << 20), CHUNK_REFS)
+work = ssd_warm_up(SharedSlowStore(folder), DATASET, SsdSettings(folder / "ssd", 60 << 20), CHUNK_REFS)
 print("ready", flush=True)
 sys.stdin.readline()
 report = work.run(lambda chunks, size: None, jobs=4)
@@ -43,8 +43,8 @@ print(report.loaded, report.cached_before, report.by_others, report.no_room)
 
 
 def test_each_chunk_leaves_the_store_once(tmp_path: Path) -> None:
-    SharedDisk.make(tmp_path, seek_s=0.02)
-    disk = SharedDisk(tmp_path)
+    SharedSlowStore.make(tmp_path, seek_s=0.02)
+    disk = SharedSlowStore(tmp_path)
     for chunk in CHUNK_REFS:
         disk.create(chunk_key(DATASET.name, chunk.id), [os.urandom(CHUNK_BYTES)])
     warmers = [
@@ -72,8 +72,8 @@ def test_each_chunk_leaves_the_store_once(tmp_path: Path) -> None:
 
 
 def test_a_chunk_of_several_pieces_is_one_chunk_and_a_quota_bounds(tmp_path: Path) -> None:
-    SharedDisk.make(tmp_path)
-    disk, size = SharedDisk(tmp_path), MAX_WHOLE_BYTES + 5000
+    SharedSlowStore.make(tmp_path)
+    disk, size = SharedSlowStore(tmp_path), MAX_WHOLE_BYTES + 5000
     large = ChunkRef(ChunkId(b"L" * 16), 5000, size - 5000)
     for chunk in (large, CHUNK_REFS[0]):
         disk.create(

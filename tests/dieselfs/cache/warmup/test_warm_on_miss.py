@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
@@ -55,14 +55,14 @@ class Writer:
     """The client that makes the dataset, and may put more into it."""
 
     def __init__(self, folder: Path) -> None:
-        SharedDisk.make(folder / "disk")
+        SharedSlowStore.make(folder / "disk")
         self.disk, self.folder = folder / "disk", folder
         self.content = random.Random(3).randbytes(LARGE)
         self.index = MemoryStore()
 
     def put(self, names: list[str], length: int, *, publish: bool = True) -> PeerDataset:
         with Client.connect(
-            "w", store=SharedDisk(self.disk), index=self.index, snapshot_folder=self.folder,
+            "w", store=SharedSlowStore(self.disk), index=self.index, snapshot_folder=self.folder,
             create=True, target_bytes=MIB // 2, open_chunks=1, ssd=None,
         ) as client:  # fmt: skip
             for at, name in enumerate(names):
@@ -70,7 +70,7 @@ class Writer:
             client.flush()
             path = client.save_meta()
         if publish:
-            publish_snapshot(SharedDisk(self.disk), path)
+            publish_snapshot(SharedSlowStore(self.disk), path)
         with Snapshot.open(path) as snapshot:
             counts = snapshot.file_count, snapshot.total_bytes, snapshot.chunk_count
             return PeerDataset(self.disk, path, self.folder, *counts)
@@ -209,7 +209,7 @@ class GatedStore(ReadWrapper):
     """Reads of chunks wait for the gate; `is_away` makes them fail."""
 
     def __init__(self, disk: Path) -> None:
-        super().__init__(SharedDisk(disk))
+        super().__init__(SharedSlowStore(disk))
         self.gate = threading.Event()
         self.gate.set()
         self.waiting = threading.Semaphore(0)

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.harness import dlcmd, make_tree
 from benchmarks.policy_jobs import environment, slow_dlcmd
-from benchmarks.shared_disk import SharedDisk
+from benchmarks.shared_slow_store import SharedSlowStore
 from dieselfs.allocation.directory.folder import FolderDirectory
 from tests.eventually import PATIENCE_S, eventually
 from tests.own_node_memory import own_node_memory
@@ -30,10 +30,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A dataset of 64 MB on a slow disk, and a shared memory of the test."""
     with own_node_memory():
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        SharedDisk.make(tmp_path)
+        SharedSlowStore.make(tmp_path)
         make_tree(tmp_path / "source", FILES, 4, FILE_BYTES)
         dlcmd("put", "-q", "--chunk-size", "1MiB", f"{tmp_path}/source/", "pets", folder=tmp_path)
-        SharedDisk.make(tmp_path, bytes_per_s=float(STORE))
+        SharedSlowStore.make(tmp_path, bytes_per_s=float(STORE))
         yield tmp_path
 
 

@@ -64,7 +64,7 @@ class PeerTask(Protocol):
         ...
 
 
-class MemberRequests:
+class MemberRequestThreads:
     """The request connections of all members, each with its thread. Thread-safe."""
 
     def __init__(self, task: PeerTask | None) -> None:

@@ -1,4 +1,4 @@
-"""How far the readers of a mount are, by the order that is followed.
+"""The progress of a job: how far its readers in this process are in the order that is followed.
 
 Warm reads make no request, so what they read shows only in the position in a known order.
 """
@@ -21,7 +21,7 @@ def stored_bytes(snapshot: Snapshot) -> int:
     return int(heads.sum(dtype=np.int64) + payloads.sum(dtype=np.int64))
 
 
-class FollowedProgress:
+class JobProgressMeter:
     """The progress of a process's readers; without an order, what was read by requests alone."""
 
     def __init__(

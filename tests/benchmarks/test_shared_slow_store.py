@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shared_disk import SharedDisk, state_of
+from benchmarks.shared_slow_store import SharedSlowStore, state_of
 from tests.contracts.object_store_contract import ObjectStoreContract, OpenStore
 
 
 class TestSharedDisk(ObjectStoreContract):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore:
-        SharedDisk.make(tmp_path, seek_s=1e-5, bytes_per_s=1e9)
-        return lambda: SharedDisk(tmp_path)
+        SharedSlowStore.make(tmp_path, seek_s=1e-5, bytes_per_s=1e9)
+        return lambda: SharedSlowStore(tmp_path)
 
 
-def _read(store: SharedDisk) -> None:
+def _read(store: SharedSlowStore) -> None:
     for _ in range(10):
         store.get_range("k", 0, 1000)
 
 
 def test_one_queue_and_one_account_for_all_processes(tmp_path: Path) -> None:
-    SharedDisk.make(tmp_path, seek_s=0.005, bytes_per_s=1e6)
-    store = SharedDisk(tmp_path)
+    SharedSlowStore.make(tmp_path, seek_s=0.005, bytes_per_s=1e6)
+    store = SharedSlowStore(tmp_path)
     store.create("k", [bytes(3000)])
     assert state_of(tmp_path).reads == 0
     begin = time.monotonic()

@@ -43,7 +43,7 @@ class DiskState:
     bytes: int = 0
 
 
-class SharedDisk(ReadWrapper):
+class SharedSlowStore(ReadWrapper):
     """Implements `ObjectStore`. Pickles to its folder. Only reads are slowed and counted."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +71,7 @@ class SharedDisk(ReadWrapper):
         self._state = mmap.mmap(self._file, _STATE.size)
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[SharedDisk], tuple[Path]]:
+    def __reduce__(self) -> tuple[type[SharedSlowStore], tuple[Path]]:
         return type(self), (self._folder,)
 
     def state(self) -> DiskState:
