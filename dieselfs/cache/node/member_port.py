@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,13 @@ from dieselfs.cache.wire.local_messages import (
     PlanProgress,
     Unmapped,
 )
+from dieselfs.errors import MasterGone
+from metadata.errors import SnapshotClosed
 
 if TYPE_CHECKING:
     from dieselfs.cache.node.master import Master
+
+log = logging.getLogger(__name__)
 
 
 class MemberPort:
@@ -105,3 +110,15 @@ class MemberPort:
             case _:
                 raise BadPacket(f"a {type(notice).__name__} is not a notice")
         return ()
+
+
+def master_failed(error: Exception) -> MasterGone:
+    """Return the error for the reader whose request failed as no reader expects, and log it.
+
+    It counts as one of the master, so the reader may still read its range. A snapshot that is
+    closed meanwhile is no failure: the client that fetches by it ends.
+    """
+    if isinstance(error, SnapshotClosed):
+        return MasterGone("the master's client ends")
+    log.error("a request failed with an unexpected error", exc_info=error)
+    return MasterGone(f"the master failed: {error!r}; see its log")

@@ -15,6 +15,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Final, Protocol
 
+from dieselfs.cache.node.member_port import master_failed
 from dieselfs.cache.ports.master_port import MasterPort
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.wire import packet_socket
@@ -41,7 +42,6 @@ from dieselfs.cache.wire.local_messages import (
     failure,
 )
 from dieselfs.cache.wire.task_report import task_fields
-from dieselfs.errors import MasterGone
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,6 @@ class MemberRequestThreads:
 def _failed(error: Exception) -> Message:
     known = failure(error)
     if known is None:
-        log.exception("a request failed with an unexpected error")
-        known = failure(MasterGone(f"the master failed: {error!r}; see its log"))
+        known = failure(master_failed(error))
         assert known is not None
     return known

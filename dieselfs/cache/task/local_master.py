@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from chunkstore.errors import ChunkStoreError
-from dieselfs.cache.node.member_port import MemberPort
+from dieselfs.cache.node.member_port import MemberPort, master_failed
 from dieselfs.cache.ports.block import CacheBlock
 from dieselfs.cache.ports.task_statistics import TaskStatistics
 from dieselfs.cache.task.leader import Leader
 from dieselfs.cache.task.task_master import TaskMaster
 from dieselfs.cache.wire.local_messages import Message
 from dieselfs.errors import DieselFSError, MasterGone
-
-log = logging.getLogger(__name__)
 
 
 class LocalMaster(MemberPort):
@@ -48,18 +45,13 @@ class LocalMaster(MemberPort):
         self._master.blocks.listen(self)
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
-        """See `TaskMaster`.
-
-        A failure that no reader expects counts as one of the master, as it does over the socket:
-        the reader may still read its range.
-        """
+        """See `TaskMaster`. A failure that no reader expects is as over the socket."""
         try:
             super().fetch(block, ahead=ahead)
         except (ChunkStoreError, DieselFSError):
             raise
         except Exception as error:
-            log.exception("a request failed with an unexpected error")
-            raise MasterGone(f"the master failed: {error!r}; see its log") from None
+            raise master_failed(error) from None
 
     def task_statistics(self) -> TaskStatistics | None:
         """See `TaskMaster`."""

@@ -21,6 +21,7 @@ from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.cache.task import task_session
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.errors import CacheFull, MasterGone
+from metadata.errors import SnapshotClosed
 from tests.dieselfs.cache.logged_source import (
     CHUNK_BYTES,
     CORRUPT,
@@ -202,17 +203,28 @@ def test_the_process_that_leads_calls_its_master(
         assert request_threads() > 0
 
 
+@pytest.mark.parametrize(
+    ("error", "is_logged"),
+    [
+        pytest.param(MemoryError("odd"), True, id="odd"),
+        pytest.param(SnapshotClosed("the client ends"), False, id="closed"),
+    ],
+)
 def test_a_chunk_at_whose_fetch_the_master_fails_is_read_by_its_ranges(
-    folder: TaskFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    error: Exception,
+    is_logged: bool,
+    folder: TaskFolder,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Odd(LoggedSource):
         def payload(self, chunk: ChunkRef) -> memoryview:
-            raise MemoryError("odd")
+            raise error
 
     with opened(folder, Odd(tmp_path / "asked"), lead=True) as memory:
         assert is_right(memory, 1, 10, 20)
         assert memory.statistics().fallbacks == 1
-    assert "a request failed with an unexpected error" in caplog.text
+    assert ("a request failed with an unexpected error" in caplog.text) == is_logged
 
 
 def test_what_is_sound_in_a_damaged_chunk_is_read_and_the_chunk_is_not_fetched_for_each_file(
