@@ -304,7 +304,8 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
     assert found["cache"]["node"]["fetches"] <= 1.1 * chunks + of_the_next
     filled, planned_pages = found["page_cache"]["filled"], found["page_cache"]["planned"]
     assert filled["filled_files"] > 0.9 * FILES
-    assert filled["incomplete_fills"] == 0
+    # Readers that a busy machine lets overtake the filler have used up a chunk before its fill.
+    assert filled["incomplete_fills"] <= 0.02 * chunks
     assert filled["dropped_files"] > 0.7 * FILES
     with shown(shuffled):
         eventually(  # the pages of the epoch before count until they are dropped
