@@ -62,6 +62,11 @@ class Running:
         theirs.close()
         self._alive = reading
 
+    @property
+    def errors(self) -> str:
+        """What it has said so far."""
+        return self._errors.read_text(errors="backslashreplace")
+
     def wait_for_pause(self) -> None:
         """Return when the command waits at its point."""
         self._gate.settimeout(END_TIMEOUT_S)
@@ -84,10 +89,10 @@ class Running:
         self._gate.close()
         _, status = os.waitpid(self.pid, 0 if ready else os.WNOHANG)
         counts = self._counts
-        assert ready, f"the command does not end; it said {self._errors.read_text()!r}"
+        assert ready, f"the command does not end; it said {self.errors!r}"
         return Ended(
             os.waitstatus_to_exitcode(status),
-            self._errors.read_text(errors="backslashreplace"),
+            self.errors,
             counts.acknowledged,
             counts.calls(False),
             counts.calls(True),
