@@ -358,6 +358,16 @@ def entries(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name != "__pycache__"]
 
 
+def test_the_architecture_says_what_each_folder_is_for() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text.partition("\n## The folders of dieselfs\n")[2].partition("\n## ")[0]
+    explained = {"cache", "fuse", "allocation"}  # whose folders are explained one by one
+    for folder in PRODUCT.glob("*/"):
+        shown = folder.glob("*/") if folder.name in explained else ()
+        for each in (folder, *shown):
+            assert each.name == "__pycache__" or f"`{each.name}/`" in table, each
+
+
 def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     assert len(entries(PRODUCT)) <= 20
     assert len(set(entries(PRODUCT / "cli")) - {"commands"}) <= 14
