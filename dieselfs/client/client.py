@@ -784,6 +784,7 @@ def connect(
         raise AddressError(
             f"{address}: this argument must be a dataset, without a path", f"write {named.dataset}"
         )
+    create = create and not named.snapshot
     config = load_config(store, index, profile)
     if not create:
         check_default_store(config)
@@ -797,7 +798,7 @@ def connect(
             store=with_patience(opened_store, config),
             index=key_value_store,
             snapshot_folder=private_snapshot_folder(config),
-            create=create and not named.snapshot,
+            create=create,
             target_bytes=target_bytes,
             open_chunks=open_chunks,
             keep_together=keep_together,

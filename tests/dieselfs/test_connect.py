@@ -55,6 +55,8 @@ def test_a_version_is_read_by_generation_tag_and_id() -> None:
 
 
 def test_a_version_of_a_missing_dataset_makes_none() -> None:
+    with pytest.raises(NoStoreYet):
+        dieselfs.connect("pets@v1", create=True)
     dieselfs.connect("dogs", create=True).close()
     with pytest.raises(DatasetNotFound):
         dieselfs.connect("pets@v1", create=True)
