@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from hypothesis import settings
 
 from chunkstore.ssd import index_environment, ssd_service, tier
 from chunkstore.stores import forked_store
+from dieselfs.cache.ssd.settings import end_tiers
 from tests.eventually import eventually
 from tests.forked_programs import SSD_DEADLINE_S, daemons_are_forked
 from tests.huge_pages import use_huge_pages
@@ -123,6 +125,19 @@ def logs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     ours = quote(os.fspath(base.resolve()), safe="").replace("%2F", "-")
     left = [log for log in Path("/var/log/dieselfs").glob("*.log") if ours in log.name]
     assert not left, f"logs of the tests outside of their folder: {left}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiers_of_each_file() -> Iterator[None]:
+    """Clients and programs in this process leave their SSD tiers open for the next ones. Threads of
+    these open and close files, so they end with the file of tests."""
+    yield
+    end_tiers()
+    eventually(
+        lambda: all(thread.name != "ssd-tier" for thread in threading.enumerate()),
+        "the SSD tiers of the tests end",
+        GRACE_S,
+    )
 
 
 @pytest.fixture(autouse=True)

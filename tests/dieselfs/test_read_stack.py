@@ -244,3 +244,5 @@ def test_the_source_is_pickled_for_the_task_s_helper(
         source = pickle.loads(pickle.dumps(stack_of(dataset, snapshot, node, ssd).source))
         chunk = snapshot.chunk(1)
         assert len(source.payload(chunk)) == chunk.payload_bytes
+        if ssd is not None:
+            source._store._tier.close()  # the helper's own, which ends with it
