@@ -9,7 +9,12 @@ from benchmarks.shared_slow_store import SharedSlowStore
 from dieselfs import assembly
 from dieselfs.cli import main
 
-assembly._STORES["disk"] = lambda url: SharedSlowStore(Path(url.partition("://")[2]))  # type: ignore[index]
+
+def _open(url: str) -> SharedSlowStore:
+    return SharedSlowStore(Path(url.partition("://")[2]))
+
+
+assembly._STORES["disk"] = _open  # type: ignore[index]
 
 if __name__ == "__main__":
     main()

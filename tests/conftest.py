@@ -129,8 +129,8 @@ def logs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="module", autouse=True)
 def tiers_of_each_file() -> Iterator[None]:
-    """Clients and programs in this process leave their SSD tiers open for the next ones. Threads of
-    these open and close files, so they end with the file of tests."""
+    """Clients and programs in this process leave their SSD tiers open for the next ones. The tiers
+    have threads, which open and close files, so they end with each file of tests."""
     yield
     end_tiers()
     eventually(

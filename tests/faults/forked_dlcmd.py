@@ -64,7 +64,7 @@ class Running:
 
     @property
     def errors(self) -> str:
-        """What it has said so far."""
+        """The messages that the command has written so far."""
         return self._errors.read_text(errors="backslashreplace")
 
     def wait_for_pause(self) -> None:

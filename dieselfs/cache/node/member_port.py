@@ -113,10 +113,10 @@ class MemberPort:
 
 
 def master_failed(error: Exception) -> MasterGone:
-    """Return the error for the reader whose request failed as no reader expects, and log it.
+    """Log a failure that no reader expects, and return it as an error of the master.
 
-    It counts as one of the master, so the reader may still read its range. A snapshot that is
-    closed meanwhile is no failure: the client that fetches by it ends.
+    So the reader may still read its range. A closed snapshot is not logged: the client that
+    fetches by it ends.
     """
     if isinstance(error, SnapshotClosed):
         return MasterGone("the master's client ends")

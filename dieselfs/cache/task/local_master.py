@@ -45,7 +45,7 @@ class LocalMaster(MemberPort):
         self._master.blocks.listen(self)
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
-        """See `TaskMaster`. A failure that no reader expects is as over the socket."""
+        """See `TaskMaster`. A failure that no reader expects is a `MasterGone`."""
         try:
             super().fetch(block, ahead=ahead)
         except (ChunkStoreError, DieselFSError):

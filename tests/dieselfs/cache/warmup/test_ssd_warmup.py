@@ -34,7 +34,8 @@ from dieselfs.cache.ssd.settings import SsdSettings
 from dieselfs.cache.warmup.ssd_warmup import ssd_warm_up
 from tests.dieselfs.cache.warmup.test_ssd_warmup import CHUNK_REFS, DATASET
 folder = Path(sys.argv[1])
-work = ssd_warm_up(SharedSlowStore(folder), DATASET, SsdSettings(folder / "ssd", 60 << 20), CHUNK_REFS)
+settings = SsdSettings(folder / "ssd", 60 << 20)
+work = ssd_warm_up(SharedSlowStore(folder), DATASET, settings, CHUNK_REFS)
 print("ready", flush=True)
 sys.stdin.readline()
 report = work.run(lambda chunks, size: None, jobs=4)

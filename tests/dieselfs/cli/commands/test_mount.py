@@ -49,9 +49,16 @@ def test_mount_and_umount(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None
 
 
 def test_a_mount_is_listed_and_ends_though_the_configuration_has_a_mistake(
-    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+    dlcmd: Dlcmd,
+    dataset: Path,
+    mountpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert dlcmd("mount", "pets", mountpoint).code == ExitCode.OK
+    monkeypatch.setenv("DIESELFS_PROFILE", "unknown")
+    assert dlcmd("ls").code == ExitCode.USAGE
+    assert listed(dlcmd, mountpoint)["state"] == "serving"
     (tmp_path / "config/dieselfs").mkdir(parents=True)
     (tmp_path / "config/dieselfs/config.toml").write_text("[profiles\n")
     assert dlcmd("ls").code == ExitCode.USAGE
