@@ -23,9 +23,11 @@ class Packed:
     """The chunks that a writer emitted, in order."""
 
     chunks: list[SealedChunk] = field(default_factory=list)
+    process: bytes | None = None
+    """The process field of each writer's ids, which are then the same in every run."""
 
     def writer(self, **options: int | str) -> ChunkWriter:
-        ids = ChunkIdGenerator(lambda: 1000, bytes(6))
+        ids = ChunkIdGenerator(lambda: 1000, bytes(6), self.process)
         return ChunkWriter(DATASET, ids, self.chunks.append, **options)  # type: ignore[arg-type]
 
     def heads(self) -> list[ChunkHead]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 
 import pytest
 import redis
@@ -22,14 +24,12 @@ from tests.faults.repeated_put import NEW, RepeatedPut, folder_in_memory
 LONG = bool(os.environ.get("DIESELFS_LONG_FAULTS"))
 
 
-def random_points(draw: random.Random, undisturbed: Ended, number: int) -> list[KillPoint]:
+def random_points(draw: random.Random, undisturbed: Ended) -> Iterator[KillPoint]:
     """Most of them in the put's own process, which makes most of the calls."""
-    points = []
-    for _ in range(number):
+    while True:
         packing = draw.random() < 0.3
         calls = undisturbed.packing_calls if packing else undisturbed.put_calls
-        points.append(KillPoint(packing, draw.randint(1, calls), draw.choice(WHEN)))
-    return points
+        yield KillPoint(packing, draw.randint(1, calls), draw.choice(WHEN))
 
 
 def every_point(undisturbed: Ended) -> list[KillPoint]:
@@ -62,10 +62,17 @@ def test_a_put_killed_at_a_call(
         puts.start().end()  # the first one is slower, commits more often, and so makes more calls
         undisturbed = puts.start().end()
         assert (undisturbed.code, undisturbed.acknowledged) == (0, len(NEW)), undisturbed
-        points = random_points(random.Random(5), undisturbed, 200 if LONG else 8)
-        points += every_point(undisturbed) if LONG else []
+        points = every_point(undisturbed) if LONG else []
         killed = sum(check(puts, point, measured) for point in points)
-    assert killed > 0.7 * len(points)
+        drawn = 200 if LONG else 8
+        wanted = killed + drawn
+        # On a busy machine each put makes another number of calls, and may end before its point.
+        for point in islice(random_points(random.Random(5), undisturbed), 4 * drawn):
+            killed += check(puts, point, measured)
+            if killed == wanted:
+                break
+        else:
+            pytest.fail(f"only {killed} of {wanted} puts came to the call they were to die at")
     measured.note(f"{killed} kills, 0 acknowledged files lost, 0 partial files visible")
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from chunkstore.chunk_format import BLOCK_BYTES
-from chunkstore.chunk_id import ChunkId, ChunkIdGenerator
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES, ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from chunkstore.chunk_writer import ChunkWriter
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
@@ -58,12 +57,8 @@ class Content:
 
     @classmethod
     def of(cls, files: dict[bytes, bytes], target_bytes: int) -> Content:
-        packed = Packed()
-        ids = ChunkIdGenerator(lambda: 1000, bytes(6))
-        ids._process = b"one"  # whose chunk is whose is the same in every run
-        writer = ChunkWriter(
-            DATASET, ids, packed.chunks.append, target_bytes=target_bytes, open_chunks=1
-        )
+        packed = Packed(process=b"one")  # whose chunk is whose is the same in every run
+        writer = packed.writer(target_bytes=target_bytes, open_chunks=1)
         for path, data in files.items():
             writer.add_file(path, data, 0o644, 0)
         writer.flush()
