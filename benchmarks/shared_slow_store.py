@@ -19,6 +19,7 @@ import os
 import struct
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,8 @@ class SharedSlowStore(ReadWrapper):
         # Own descriptors: what `flock` locks is the file as it was opened, so threads of two
         # objects, and forked processes, exclude each other too.
         self._file = os.open(self._folder / "disk.state", os.O_RDWR | os.O_CLOEXEC)
+        # A process that ends closes it by itself, and threads may read until then.
+        weakref.finalize(self, os.close, self._file).atexit = False
         self._state = mmap.mmap(self._file, _STATE.size)
         self._lock = threading.Lock()
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import settings
 
-from chunkstore.ssd import index_environment, ssd_service, tier
+from chunkstore.ssd import index_environment, region_locks, ssd_service, tier
 from chunkstore.stores import forked_store
 from dieselfs.cache.ssd.settings import end_tiers
 from tests.eventually import eventually
@@ -130,7 +130,9 @@ def logs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 @pytest.fixture(scope="module", autouse=True)
 def tiers_of_each_file() -> Iterator[None]:
     """Clients and programs in this process leave their SSD tiers open for the next ones. The tiers
-    have threads, which open and close files, so they end with each file of tests."""
+    have threads, which open and close files, so they end with each file of tests. A process never
+    closes a tier's lock file; those of twenty rounds of the tests would be hundreds, so those of
+    removed tiers are closed here."""
     yield
     end_tiers()
     eventually(
@@ -138,6 +140,10 @@ def tiers_of_each_file() -> Iterator[None]:
         "the SSD tiers of the tests end",
         GRACE_S,
     )
+    for key, locks in list(region_locks._open.items()):
+        if not os.fstat(locks._fd).st_nlink:
+            del region_locks._open[key]
+            os.close(locks._fd)
 
 
 @pytest.fixture(autouse=True)
