@@ -4,7 +4,8 @@ obstore has one set of threads for each process, created at its first call. A fo
 the memory that records them but not the threads, so its next call would wait for ever. Therefore a
 child sends its calls to a fresh process (`store_process`), which creates the store from its pickle.
 This costs the child 0.3 s at its first call, and some 0.1 ms and one copy a call. Training's
-workers come here only for bytes that neither node memory nor the node's master can provide.
+workers come here only for bytes that neither node memory nor the node's master can provide. Code of
+the user may have called the library before: its threads tell, and a fork looks for them.
 
 A process that forks workers with much use of the store forks them before its own first call of the
 library (`dieselfs.packing`).
@@ -17,8 +18,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import send_handle
+from pathlib import Path
 from typing import Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
@@ -39,6 +42,24 @@ _used_in: int | None = None
 
 A process forked from it before that call may itself be the first to call its own copy.
 """
+
+
+def _note_calls_of_others() -> None:
+    """Take this process for the one that called the library, if that has threads here."""
+    global _used_in
+    if _used_in is None and "obstore" in sys.modules and _has_library_threads():
+        _used_in = os.getpid()
+
+
+def _has_library_threads() -> bool:
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # the thread has ended
+            if name.read_bytes().startswith(b"tokio-"):
+                return True
+    return False
+
+
+os.register_at_fork(before=_note_calls_of_others)
 
 
 class ForkedStore:

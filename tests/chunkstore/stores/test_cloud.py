@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from chunkstore.errors import AlreadyExists, Denied, NotFound, Unavailable
-from chunkstore.stores import cloud
+from chunkstore.stores import cloud, forked_store
 from chunkstore.stores.cloud import CloudStore
 from chunkstore.stores.cloud_location import CloudLocation
 from chunkstore.stores.forked_store import ForkedStore
@@ -152,14 +152,20 @@ def test_what_makes_no_sense_is_told(url: str, environment: dict[str, str], says
     assert "SK" not in str(caught.value)
 
 
-def test_a_forked_child_reads_and_writes(s3_url: str) -> None:
+@pytest.mark.parametrize("called_by", ["the store", "the user's own code"])
+def test_a_forked_child_reads_and_writes(
+    called_by: str, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its parent's library would let it wait for ever."""
+    monkeypatch.setattr(forked_store, "_used_in", None)
     store = ForkedStore(CloudStore(s3_url))
-    store.create(KEY, [b"from the parent"])
+    caller = store if called_by == "the store" else CloudStore(s3_url)
+    caller.create(KEY, [b"from the parent"])
     context = multiprocessing.get_context("fork")
     outcome = context.SimpleQueue()
 
     def child() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a child that hangs runs no handler
         signal.alarm(int(PATIENCE_S))
         found = [store.get(KEY)]
         threads = [threading.Thread(target=lambda: found.append(store.get(KEY))) for _ in range(4)]
