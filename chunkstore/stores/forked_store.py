@@ -4,8 +4,8 @@ obstore has one set of threads for each process, created at its first call. A fo
 the memory that records them but not the threads, so its next call would wait for ever. Therefore a
 child sends its calls to a fresh process (`store_process`), which creates the store from its pickle.
 This costs the child 0.3 s at its first call, and some 0.1 ms and one copy a call. Training's
-workers come here only for bytes that neither node memory nor the node's master can provide. Code of
-the user may have called the library before: its threads tell, and a fork looks for them.
+workers come here only for bytes that neither node memory nor the node's master can provide. The
+user's own code may have called obstore in a process before: each fork looks for obstore's threads.
 
 A process that forks workers with much use of the store forks them before its own first call of the
 library (`dieselfs.packing`).

@@ -24,7 +24,7 @@ class Packed:
 
     chunks: list[SealedChunk] = field(default_factory=list)
     process: bytes | None = None
-    """The process field of each writer's ids, which are then the same in every run."""
+    """If given, the process field of the one writer's ids, which are the same in every run then."""
 
     def writer(self, **options: int | str) -> ChunkWriter:
         ids = ChunkIdGenerator(lambda: 1000, bytes(6), self.process)
