@@ -113,7 +113,7 @@ def run_dlcmd(arguments: Sequence[str]) -> int:
 
 def _complete_for_a_shell() -> NoReturn:
     """Print what the shell asks for, and end at once, without waiting for what hangs."""
-    from dieselfs.cli.rendering.shell_scripts import register
+    from dieselfs.cli.rendering.completion_scripts import register
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a prompt shows no errors
     register()

@@ -25,7 +25,7 @@ from typing import IO, Final
 from chunkstore.chunk_source import ChunkSource
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.ports.core_dumps import prevent_core_dumps
-from dieselfs.cache.ports.heap import keep_heap_small
+from dieselfs.cache.ports.process_heap import keep_heap_small
 from dieselfs.cache.task.leader import Leader, MemorySettings
 from dieselfs.errors import LocalFileError, MasterGone
 

@@ -21,8 +21,8 @@ def completion(context: CommandContext, shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     from dieselfs.cli import dlcmd
+    from dieselfs.cli.rendering.completion_scripts import register
     from dieselfs.cli.rendering.exit_codes import PROGRAM
-    from dieselfs.cli.rendering.shell_scripts import register
 
     register()
     kind = get_completion_class(shell)

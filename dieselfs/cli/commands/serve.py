@@ -99,7 +99,7 @@ def serve(context: CommandContext, **options: Any) -> None:
     from dieselfs.cache.cluster.node_allocation import keep_allocations
     from dieselfs.cache.jobs.job_beats import watch_jobs
     from dieselfs.cache.ports.core_dumps import prevent_core_dumps
-    from dieselfs.cache.ports.heap import keep_heap_small
+    from dieselfs.cache.ports.process_heap import keep_heap_small
     from dieselfs.cache.trace_options import trace_settings, typed_options
 
     keep_heap_small()  # the settings of the store are read by threads

@@ -97,7 +97,7 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
     from dieselfs.allocation.readers.job_progress_meter import JobProgressMeter, stored_bytes
-    from dieselfs.cache.ports.heap import keep_heap_small
+    from dieselfs.cache.ports.process_heap import keep_heap_small
     from dieselfs.cache.read_stack import ReadStack, peer_statistics
     from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.fuse.mount import run_mount

@@ -16,7 +16,7 @@ import pytest
 from click.shell_completion import FishComplete, ShellComplete
 
 from dieselfs.cli import dlcmd as root
-from dieselfs.cli.rendering.shell_scripts import Bash, Zsh
+from dieselfs.cli.rendering.completion_scripts import Bash, Zsh
 from dieselfs.cli.values import known_names
 from dieselfs.cli.values.completed import Completed
 from dieselfs.config import load_config

@@ -8,7 +8,7 @@ import sys
 
 COUNTED = """
 import ctypes, sys, threading
-from dieselfs.cache.ports.heap import release_free_pages, use_one_arena
+from dieselfs.cache.ports.process_heap import release_free_pages, use_one_arena
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -68,10 +68,10 @@ def test_free_pages_go_back() -> None:
 def test_free_pages_go_back_regularly() -> None:
     left = output("""
 import time
-from dieselfs.cache.ports import heap
+from dieselfs.cache.ports import process_heap
 
-heap._RELEASE_EVERY_S = 0.05
-heap.keep_heap_small()
+process_heap._RELEASE_EVERY_S = 0.05
+process_heap.keep_heap_small()
 base = anonymous_bytes()
 kept = allocate_in_threads(16)
 until = time.monotonic() + 60
