@@ -16,11 +16,11 @@ from dieselfs.allocation.policies.max_min_problem import best_level, problem_of
 from dieselfs.allocation.policies.naming import policy_of
 from tests.dieselfs.allocation.made_jobs import (
     in_steady_state,
+    random_allocation,
     random_jobs,
     random_total,
     when_effective,
 )
-from tests.dieselfs.allocation.test_max_min import random_allocation
 
 _RANDOM_ALLOCATIONS = 10
 _PLANNED_JOBS = 400

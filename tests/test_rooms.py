@@ -371,3 +371,9 @@ def test_the_architecture_says_what_each_folder_is_for() -> None:
 def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     assert len(entries(PRODUCT)) <= 20
     assert len(set(entries(PRODUCT / "cli")) - {"commands"}) <= 14
+
+
+def test_tests_lie_in_folders_named_as_those_of_what_they_test() -> None:
+    for package in ("chunkstore", "metadata", "dieselfs"):
+        for file in (ROOT / "tests" / package).rglob("test_*.py"):
+            assert (ROOT / file.parent.relative_to(ROOT / "tests")).is_dir(), file

@@ -82,6 +82,24 @@ def random_total(chance: random.Random, states: list[JobState]) -> Resources:
     )
 
 
+def random_allocation(
+    chance: random.Random, states: list[JobState], total: Resources
+) -> Allocation:
+    """An allocation that divides everything at random."""
+
+    def parts(count: int) -> list[float]:
+        weights = [chance.expovariate(1) for _ in range(count)]
+        return [weight / sum(weights) for weight in weights]
+
+    jobs = [state.job for state in states]
+    datasets = {made.dataset: made.dataset_bytes for made in jobs}
+    return Allocation(
+        {made.name: min(made.gpus, part * total.gpus) for made, part in zip(jobs, parts(len(jobs)), strict=True)},
+        {name: min(size, int(part * total.cache_bytes)) for (name, size), part in zip(datasets.items(), parts(len(datasets)), strict=True)},
+        {made.name: part * total.io_bytes_per_s for made, part in zip(jobs, parts(len(jobs)), strict=True)},
+    )  # fmt: skip
+
+
 def when_effective(states: list[JobState], found: Allocation) -> list[JobState]:
     """The jobs that run, with their whole quota held and effective."""
     made = []

@@ -19,7 +19,7 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ports.task_statistics import MemberStatistics
 from dieselfs.cache.task.running_tasks import ask, running_tasks
 from dieselfs.errors import UsageError
-from tests.dieselfs.test_client_memory import Packed
+from tests.dieselfs.client.test_client_memory import Packed
 from tests.eventually import PATIENCE_S, eventually
 from tests.forked_programs import PATIENT
 from tests.mount.mounting import is_alive

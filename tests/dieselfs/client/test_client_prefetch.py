@@ -366,7 +366,7 @@ def test_after_a_killed_process_the_next_one_goes_on(
         with subprocess.Popen(
             [sys.executable, "-c", _PREFETCHER, dataset.disk, dataset.snapshot, ssd],
             stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
         ) as killed:
             assert killed.stdout is not None
             assert killed.stdout.readline() == b"loads\n"

@@ -20,6 +20,7 @@ from tests.dieselfs.allocation.made_jobs import (
     TB,
     in_steady_state,
     job,
+    random_allocation,
     random_jobs,
     random_total,
     waiting,
@@ -69,22 +70,6 @@ def test_no_baseline_and_no_random_allocation_is_fairer() -> None:
         ]
         others += [random_allocation(chance, states, total) for _ in range(5)]
         assert max(least_ratio(states, other, total) for other in others) <= least * (1 + 1e-6)
-
-
-def random_allocation(
-    chance: random.Random, states: list[JobState], total: Resources
-) -> Allocation:
-    def parts(count: int) -> list[float]:
-        weights = [chance.expovariate(1) for _ in range(count)]
-        return [weight / sum(weights) for weight in weights]
-
-    jobs = [state.job for state in states]
-    datasets = {made.dataset: made.dataset_bytes for made in jobs}
-    return Allocation(
-        {made.name: min(made.gpus, part * total.gpus) for made, part in zip(jobs, parts(len(jobs)), strict=True)},
-        {name: min(size, int(part * total.cache_bytes)) for (name, size), part in zip(datasets.items(), parts(len(datasets)), strict=True)},
-        {made.name: part * total.io_bytes_per_s for made, part in zip(jobs, parts(len(jobs)), strict=True)},
-    )  # fmt: skip
 
 
 def test_no_rate_can_grow_without_that_of_a_poorer_job() -> None:
