@@ -3,7 +3,6 @@ options reach the daemon."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -168,37 +167,31 @@ def test_an_order_above_the_memory_is_refused_and_leaves_nothing(
     dlcmd: Dlcmd,
     dataset: Path,
     mountpoint: Path,
+    short_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     how: list[str],
 ) -> None:
-    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", f"/dev/shm/dieselfs-test-refused-{os.getpid()}")
-    memory = Path(os.environ["DIESELFS_MEMORY_FOLDER"])
-    memory.mkdir()
-    try:
-        put_large(dlcmd, dataset)
-        order = [] if "shuffle" in " ".join(how) else ["--shuffle", "group=1"]
-        command = ["mount", "pets", str(mountpoint), "--refresh", "--memory", "1MiB", *how, *order]
-        done = by_itself(*command)
-        assert done.returncode == 1
-        assert "needs 4 MiB of memory" in done.stderr
-        assert "the budget is 1 MiB" in done.stderr
-        assert "raise the budget to 4 MiB" in done.stderr
-        assert not mountpoint.is_mount()
-        options = ["--memory", "64MiB", *(how if how != ["--foreground"] else order)]
-        assert dlcmd("mount", "pets", mountpoint, *options).code == 0
-        assert len((mountpoint / "large").read_bytes()) == 3 << 20
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", os.fspath(short_folder))
+    put_large(dlcmd, dataset)
+    order = [] if "shuffle" in " ".join(how) else ["--shuffle", "group=1"]
+    command = ["mount", "pets", str(mountpoint), "--refresh", "--memory", "1MiB", *how, *order]
+    done = by_itself(*command)
+    assert done.returncode == 1
+    assert "needs 4 MiB of memory" in done.stderr
+    assert "the budget is 1 MiB" in done.stderr
+    assert "raise the budget to 4 MiB" in done.stderr
+    assert not mountpoint.is_mount()
+    options = ["--memory", "64MiB", *(how if how != ["--foreground"] else order)]
+    assert dlcmd("mount", "pets", mountpoint, *options).code == 0
+    assert len((mountpoint / "large").read_bytes()) == 3 << 20
 
-        def files_of_plan() -> int:
-            return int(
-                json.loads((mountpoint / ".dieselfs/stats.json").read_text())["plan"]["files"]
-            )
+    def files_of_plan() -> int:
+        return int(json.loads((mountpoint / ".dieselfs/stats.json").read_text())["plan"]["files"])
 
-        # A mount waits for the layout of its order, but not for long.
-        assert eventually(files_of_plan, "the order is followed") == 2
-        assert dlcmd("umount", mountpoint).code == 0
-        eventually(lambda: not task_folders(memory), "the end of the task's folder")
-    finally:
-        shutil.rmtree(memory)
+    # A mount waits for the layout of its order, but not for long.
+    assert eventually(files_of_plan, "the order is followed") == 2
+    assert dlcmd("umount", mountpoint).code == 0
+    eventually(lambda: not task_folders(short_folder), "the end of the task's folder")
 
 
 @pytest.mark.parametrize("how", ["seed=x", "group=0", "rank=2,world=2", "other=1"])
