@@ -93,11 +93,18 @@ def random_allocation(
 
     jobs = [state.job for state in states]
     datasets = {made.dataset: made.dataset_bytes for made in jobs}
+    gpus, quotas, io = parts(len(jobs)), parts(len(datasets)), parts(len(jobs))
     return Allocation(
-        {made.name: min(made.gpus, part * total.gpus) for made, part in zip(jobs, parts(len(jobs)), strict=True)},
-        {name: min(size, int(part * total.cache_bytes)) for (name, size), part in zip(datasets.items(), parts(len(datasets)), strict=True)},
-        {made.name: part * total.io_bytes_per_s for made, part in zip(jobs, parts(len(jobs)), strict=True)},
-    )  # fmt: skip
+        {
+            made.name: min(made.gpus, part * total.gpus)
+            for made, part in zip(jobs, gpus, strict=True)
+        },
+        {
+            name: min(size, int(part * total.cache_bytes))
+            for (name, size), part in zip(datasets.items(), quotas, strict=True)
+        },
+        {made.name: part * total.io_bytes_per_s for made, part in zip(jobs, io, strict=True)},
+    )
 
 
 def when_effective(states: list[JobState], found: Allocation) -> list[JobState]:
